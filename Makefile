@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# make              build/poised build/poisectl build/libpoise.so build/libpoise.a build/trainer
+# make demo         install what is missing, build, run `poisectl demo` (DEMO= its arguments)
+# make test         install what is missing, build, run every test (T=NAME: only tests/*/test_NAME)
+# make help         all targets
+#
+# Knobs: V=1 shows commands. SAN=address,undefined builds with sanitizers, in its own folder. WERROR=1. SETUP=0 installs
+# nothing. CC, CFLAGS, CPPFLAGS, LDFLAGS, PREFIX, DESTDIR as usual; a changed flag rebuilds.
+
+CFLAGS ?= -O2 -g
+PREFIX ?= /usr/local
+SETUP ?= 1
+BUILD ?= build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
+comma := ,
+VERSION := $(shell sed -n 's/^.define POISE_VERSION "\(.*\)"/\1/p' include/poise.h)
+SOVERSION := $(firstword $(subst ., ,$(VERSION)))
+ifneq ($(V),1)
+Q := @
+say = @printf '  %-8s %s\n' $(1) $(2)
+endif
+
+PKGS_POISE := libzmq libprotobuf-c
+PKGS_DAEMON := libuv libmicrohttpd jansson inih
+PC := $(shell command -v pkg-config 2>/dev/null)
+pc = $(if $(PC),$(shell pkg-config $(1) $(2) 2>/dev/null))
+SYSTEMD := $(call pc,--libs,libsystemd)
+
+WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla -Wformat=2 -Wundef \
+	$(if $(WERROR),-Werror)
+ALL_CPPFLAGS = -I. -Iinclude -I$(BUILD)/gen -D_GNU_SOURCE $(if $(SYSTEMD),-DHAVE_SYSTEMD) $(CPPFLAGS)
+ALL_CFLAGS = -std=gnu11 $(WARN) -fPIC -fvisibility=hidden -pthread $(SANFLAGS) $(CFLAGS) \
+	$(call pc,--cflags,$(PKGS_POISE) $(PKGS_DAEMON))
+SANFLAGS = $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
+ALL_LDFLAGS = -pthread $(SANFLAGS) $(LDFLAGS)
+LIBS_POISE = $(call pc,--libs,$(PKGS_POISE)) -lm
+LIBS_DAEMON = $(call pc,--libs,$(PKGS_DAEMON)) $(SYSTEMD)
+
+# ----------------------------------------------------------------------------------------------------------- sources
+planner := $(wildcard daemon/planner/*.c)
+proto := $(wildcard proto/*.c)
+core := $(wildcard daemon/core/*.c)
+shell := $(wildcard daemon/shell/*.c)
+client := $(wildcard client/*.c)
+ctl := $(wildcard client/ctl/*.c)
+obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+PB := $(BUILD)/gen/poise.pb-c
+ARCHIVES := $(foreach a,planner proto core shell client,$(BUILD)/lib/$(a).a)
+archives = $(foreach a,$(1),$(BUILD)/lib/$(a).a)
+
+all: $(BUILD)/poised $(BUILD)/poisectl $(BUILD)/libpoise.so $(BUILD)/libpoise.a $(BUILD)/trainer $(BUILD)/poise.pc
+
+$(BUILD)/poised: $(call obj,daemon/main.c) $(call archives,shell core proto planner)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_DAEMON) $(LIBS_POISE)
+
+$(BUILD)/poisectl: $(call obj,$(ctl)) $(call archives,client proto planner)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call pc,--libs,jansson) $(LIBS_POISE)
+
+$(BUILD)/libpoise.so.$(VERSION): $(call obj,$(client) $(proto) $(planner)) $(PB).o client/libpoise.map
+	$(call say,LD,$@)
+	$(Q)grep -q '^POISE_$(basename $(VERSION)) {' client/libpoise.map || \
+		{ echo "client/libpoise.map has no node for version $(VERSION) of include/poise.h" >&2; exit 1; }
+	$(Q)$(CC) -shared $(ALL_LDFLAGS) -Wl,-soname,libpoise.so.$(SOVERSION) -Wl,--version-script,client/libpoise.map \
+		$(if $(SAN),,-Wl,--no-undefined) -o $@ $(filter %.o,$^) $(LIBS_POISE)
+
+$(BUILD)/libpoise.so: $(BUILD)/libpoise.so.$(VERSION)
+	$(Q)ln -sf libpoise.so.$(VERSION) $(BUILD)/libpoise.so.$(SOVERSION)
+	$(Q)ln -sf libpoise.so.$(SOVERSION) $@
+
+$(BUILD)/libpoise.a: $(call obj,$(client) $(proto) $(planner)) $(PB).o
+	$(call say,AR,$@)
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
+
+$(BUILD)/trainer: $(call obj,client/examples/trainer.c) $(BUILD)/libpoise.so
+	$(call say,LD,$@)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $< -L$(BUILD) -lpoise -Wl,-rpath,'$$ORIGIN' -lm
+
+$(BUILD)/lib/planner.a: $(call obj,$(planner))
+$(BUILD)/lib/proto.a: $(call obj,$(proto)) $(PB).o
+$(BUILD)/lib/core.a: $(call obj,$(core))
+$(BUILD)/lib/shell.a: $(call obj,$(shell))
+$(BUILD)/lib/client.a: $(call obj,$(client))
+$(ARCHIVES):
+	$(call say,AR,$@)
+	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcs $@ $^
+
+$(PB).c: proto/poise.proto
+	$(call say,PROTOC,$<)
+	$(Q)mkdir -p $(@D) && protoc-c --proto_path=proto --c_out=$(@D) $<
+$(PB).h: $(PB).c
+$(PB).o: $(PB).c $(BUILD)/flags
+	$(Q)$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -w -c -o $@ $<
+
+$(BUILD)/obj/%.o: %.c $(BUILD)/flags | $(PB).h
+	$(call say,CC,$<)
+	$(Q)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+# The flags of the last build, rewritten only when they change, so that a change rebuilds everything.
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D) && echo '$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(PREFIX) $(VERSION)' | cmp -s - $@ || \
+		echo '$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(PREFIX) $(VERSION)' > $@
+
+$(BUILD)/poise.pc: client/poise.pc.in $(BUILD)/flags
+	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@VERSION@|$(VERSION)|g' $< > $@
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+
+# ------------------------------------------------------------------------------------------------------------- tests
+include tests/tests.mk
+
+# --------------------------------------------------------------------------------------------------------- user targets
+setup:
+	@if [ "$(SETUP)" != 0 ]; then .ci/setup; fi
+
+demo: setup
+	@$(MAKE) --no-print-directory all
+	@$(BUILD)/poisectl demo $(DEMO)
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
+	install -m 755 $(BUILD)/poised $(BUILD)/poisectl $(DESTDIR)$(PREFIX)/bin
+	install -m 755 $(BUILD)/libpoise.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib
+	ln -sf libpoise.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libpoise.so.$(SOVERSION)
+	ln -sf libpoise.so.$(SOVERSION) $(DESTDIR)$(PREFIX)/lib/libpoise.so
+	install -m 644 $(BUILD)/libpoise.a $(DESTDIR)$(PREFIX)/lib
+	install -m 644 $(BUILD)/poise.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	install -m 644 include/poise.h $(DESTDIR)$(PREFIX)/include
+
+clean:
+	rm -rf build
+
+help:
+	@sed -n 's/^# \{0,1\}//;2,9p' Makefile
+	@echo 'Also: test-unit test-sim test-system check-pure check-install fuzz install clean'
+
+FORCE:
+.PHONY: all setup demo test install clean help FORCE
+.DELETE_ON_ERROR:

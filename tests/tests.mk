@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+# Tests. tests/KIND/test_NAME.c is a Criterion program of its own, linked with the archives and the other .c files of its
+# folder; tests/system/test_NAME.sh is a script. T=NAME runs only that one.
+
+LIBS_TEST = $(call pc,--libs,criterion) $(LIBS_DAEMON) $(LIBS_POISE)
+T ?= *
+test_bins = $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/$(1)/test_$(T).c)))
+helpers = $(call obj,$(filter-out $(wildcard tests/$(1)/test_*.c),$(wildcard tests/$(1)/*.c)))
+TEST_SCRIPTS := $(sort $(wildcard tests/system/test_$(T).sh))
+
+.SECONDEXPANSION:
+$(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $$(call helpers,$$(*D)) $(call archives,shell client core proto planner)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
+		$(LIBS_TEST)
+
+test: setup
+	@$(MAKE) --no-print-directory test-built
+
+test-built: all check-pure $(call test_bins,unit) $(call test_bins,sim) $(call test_bins,system)
+	@BUILD=$(BUILD) tests/run $(call test_bins,unit) $(call test_bins,sim) $(call test_bins,system) $(TEST_SCRIPTS)
+
+test-unit: $$(call test_bins,unit)
+	@BUILD=$(BUILD) tests/run $^
+test-sim: $$(call test_bins,sim)
+	@BUILD=$(BUILD) tests/run $^
+test-system: all $$(call test_bins,system)
+	@BUILD=$(BUILD) tests/run $(filter $(BUILD)/tests/%,$^) $(TEST_SCRIPTS)
+
+# planner and core may import nothing but pure libc: no clock, no random source, no file, no socket.
+check-pure: $(call archives,planner core)
+	@tests/check-pure $^
+
+.PHONY: test test-built test-unit test-sim test-system check-pure
