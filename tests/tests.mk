@@ -14,6 +14,9 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $$(call helpers,$$(*D)) $(call archives
 	$(Q)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
 		$(LIBS_TEST)
 
+# poisectl is no archive: tests of its parts name them.
+$(BUILD)/tests/unit/test_csv: $(call obj,client/ctl/csv.c)
+
 test: setup
 	@$(MAKE) --no-print-directory test-built
 
