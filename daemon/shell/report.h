@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Everything that the status socket shows, as plain structs: gathered in status.c, written by status_json.c and
+ * status_metrics.c. */
+#ifndef POISE_SHELL_REPORT_H
+#define POISE_SHELL_REPORT_H
+
+#include "daemon/core/coordinator.h"
+#include "daemon/core/node.h"
+#include "daemon/shell/local.h"
+#include "daemon/shell/roles.h"
+#include "daemon/shell/router.h"
+
+struct shell_report {
+    uint32_t pid;
+    uint64_t uptime_ms;
+    const char *socket_dir;
+    uint32_t mode; /* POISE_MODE_* of jobs that were not told another */
+    uint32_t n_connections, max_processes, n_queued;
+    struct router_counters router;
+    struct local_counters local;
+    struct roles_counters roles;
+    struct node_report node;
+    struct group_report *groups;
+    uint32_t n_groups;
+};
+
+/* Whether a process belongs to a group's report: by uid, job, group, and by epoch where it has one. */
+bool report_belongs(const struct node_report_process *process, const struct group_report *group);
+
+/*
+ * One line that says how a group is and what to do about it: "loader-bound on rank 17: balancing cannot help". Pure: of
+ * several things that are true it names the one that holds the group up.
+ */
+void verdict(const struct shell_report *report, const struct group_report *group, char *text, size_t n_text);
+
+/* The JSON of /status; the keys are documented in status_json.c. NULL: no memory. Caller frees with free(). */
+char *status_json(const struct shell_report *report);
+
+/* The Prometheus text of /metrics. NULL: no memory. Caller frees with free(). */
+char *status_metrics(const struct shell_report *report);
+
+const char *mode_name(uint32_t mode);          /* "on" */
+bool mode_read(const char *text, uint32_t *ret_mode);
+const char *waiting_name(uint32_t waiting);    /* WIRE_WAIT_*: "loader" */
+
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The two state machines, node and coordinator, and everything between them and the sockets: events in, updates out. All
+ * events go through one queue and one is handled a turn of the loop, so a machine is never entered twice.
+ */
+#ifndef POISE_SHELL_ROLES_H
+#define POISE_SHELL_ROLES_H
+
+#include <uv.h>
+
+#include "daemon/core/coordinator.h"
+#include "daemon/core/node.h"
+#include "daemon/shell/config.h"
+#include "daemon/shell/local.h"
+#include "daemon/shell/router.h"
+
+struct roles_event;
+
+struct roles_counters {
+    uint64_t events;
+    uint64_t passed;  /* messages between the roles of this process */
+    uint64_t dropped; /* for lack of memory: they are asked for again */
+};
+
+struct roles {
+    uv_loop_t *loop; /* NULL: not in use */
+    struct node *node;
+    struct coordinator *coordinator;
+    struct router *router;
+    struct local *local;
+    struct wire_id instance;
+    struct roles_counters counters;
+    uint64_t inner_link; /* the node's number of the coordinator in this process */
+    uint64_t outer_link; /* the last one that was complained about, plus 1 */
+    struct roles_event *first, **last; /* the queue */
+    uint32_t n_queued;
+    struct roles_event *reserve; /* one a session, for its end: that must not fail */
+    uv_idle_t turn;
+    uv_timer_t node_timer, coordinator_timer;
+    uint32_t n_open;
+    void (*closed)(struct roles *roles);
+};
+
+/* Makes the machines and starts. Keeps router and local, which are made after it with the handlers below. */
+int roles_init(struct roles *roles, uv_loop_t *loop, const struct config *config, struct router *router, struct local *local,
+               struct poise_err *err);
+
+struct router_handler roles_router_handler(struct roles *roles);
+struct local_handler roles_local_handler(struct roles *roles);
+
+/* Sets the mode of a group ("" all), or of all groups of a job, or of all jobs ("") that `uid` may change. Errors: those of
+ * NODE_SET_MODE. */
+int roles_set_mode(struct roles *roles, const char *job, const char *group, uint32_t mode, uint32_t uid, struct poise_err *err);
+
+uint64_t roles_now_ms(void); /* the clock of both machines: monotonic */
+
+/* Stops; nothing where it is not in use. closed may be NULL. roles_fini() frees the machines, after the loop has ended. */
+void roles_close(struct roles *roles, void (*closed)(struct roles *));
+void roles_fini(struct roles *roles);
+
+#endif

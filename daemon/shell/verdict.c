@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The one line that a user reads first. What holds a group up is looked for in the order in which it would have to be
+ * cured: members that never came, a rank whose metadata is missing (and why, if that rank told), and only then how well
+ * balancing does. Waits below half a second are normal jitter between ranks and not worth a verdict.
+ */
+#include "daemon/shell/report.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define WAIT_WORTH_MS 500
+#define NAMED 8 /* ranks in a list; the rest is a number */
+
+const char *mode_name(uint32_t mode)
+{
+    static const char *const names[] = {"on", "shadow", "off"};
+    return mode < 3 ? names[mode] : "?";
+}
+
+bool mode_read(const char *text, uint32_t *ret_mode)
+{
+    for (uint32_t mode = 0; mode < 3; mode++) {
+        if (strcmp(text, mode_name(mode)) == 0) {
+            *ret_mode = mode;
+            return true;
+        }
+    }
+    return false;
+}
+
+const char *waiting_name(uint32_t waiting)
+{
+    static const char *const names[] = {"nothing", "loader", "plan", "shuffle", "trainer"};
+    return waiting < 5 ? names[waiting] : "?";
+}
+
+bool report_belongs(const struct node_report_process *process, const struct group_report *group)
+{
+    return process->uid == group->uid && strcmp(process->job, group->job) == 0 && strcmp(process->group, group->group) == 0 &&
+           (wire_id_none(process->epoch) || wire_id_is(process->epoch, group->epoch));
+}
+
+struct line {
+    char *text;
+    size_t n_text, used;
+};
+
+static void __attribute__((format(printf, 2, 3))) add(struct line *line, const char *format, ...)
+{
+    va_list ap;
+    if (line->used >= line->n_text)
+        return;
+    va_start(ap, format);
+    int n = vsnprintf(line->text + line->used, line->n_text - line->used, format, ap);
+    va_end(ap);
+    line->used += n > 0 ? (size_t)n : 0;
+}
+
+/* "rank 5" or "ranks 2, 5 and 3 more". */
+static void add_ranks(struct line *line, const uint32_t *ranks, uint32_t n_ranks, uint32_t n_all)
+{
+    uint32_t n_shown = n_ranks < NAMED ? n_ranks : NAMED;
+    add(line, n_all == 1 ? "rank " : "ranks ");
+    for (uint32_t i = 0; i < n_shown; i++)
+        add(line, i ? ", %u" : "%u", ranks[i]);
+    if (n_all > n_shown)
+        add(line, " and %u more", n_all - n_shown);
+}
+
+static uint32_t n_of_rank(const struct shell_report *report, const struct group_report *group, uint32_t rank)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < report->node.n_processes; i++)
+        n += report_belongs(&report->node.processes[i], group) && report->node.processes[i].rank == rank;
+    return n;
+}
+
+static void forming(const struct shell_report *report, const struct group_report *group, struct line *line)
+{
+    uint32_t missing[NAMED], n_missing = 0, n_here = 0;
+    for (uint32_t rank = 0; rank < group->n_ranks; rank++) {
+        uint32_t n = n_of_rank(report, group, rank);
+        n_here += n;
+        if (n < group->n_replicas && n_missing++ < NAMED)
+            missing[n_missing - 1] = rank;
+    }
+    add(line, "waiting for ");
+    if (n_here >= group->n_joined && n_missing) /* all who joined are on this node, so the others are known by name */
+        add_ranks(line, missing, n_missing < NAMED ? n_missing : NAMED, n_missing);
+    else
+        add(line, "%u of %u processes", group->n_ranks * group->n_replicas - group->n_joined,
+            group->n_ranks * group->n_replicas);
+    add(line, " to join");
+}
+
+/* What a missing rank said that it does: its own loader is the usual answer. */
+static bool is_loader(const struct shell_report *report, const struct group_report *group, uint32_t rank)
+{
+    for (uint32_t i = 0; i < report->node.n_processes; i++) {
+        const struct node_report_process *p = &report->node.processes[i];
+        if (report_belongs(p, group) && p->rank == rank && p->replica == 0)
+            return p->last.waiting == WIRE_WAIT_LOADER;
+    }
+    return false;
+}
+
+static void held_up(const struct shell_report *report, const struct group_report *group, struct line *line)
+{
+    uint32_t n_named = group->n_waiting < 16 ? group->n_waiting : 16, n_loader = 0;
+    for (uint32_t i = 0; i < n_named; i++)
+        n_loader += is_loader(report, group, group->waiting[i]);
+    bool loader = n_loader == n_named;
+    add(line, loader ? "loader-bound on " : "waiting for ");
+    add_ranks(line, group->waiting, n_named, group->n_waiting);
+    if (loader)
+        add(line, ": balancing cannot help");
+    add(line, " (step %llu not submitted for %.1f s)", (unsigned long long)(group->first_step + group->decided),
+        (double)group->waiting_ms / 1000);
+}
+
+static void balance(const struct group_report *group, struct line *line)
+{
+    const struct poise_totals *last = &group->last;
+    double mean = (double)last->cost_mean, before = (double)last->cost_before, after = (double)last->cost_after;
+    if (!group->planned) {
+        add(line, group->errors ? "no step planned yet, %llu ended in errors" : "no step planned yet",
+            (unsigned long long)group->errors);
+        return;
+    }
+    if (last->mode == POISE_MODE_OFF) {
+        add(line, "off: every rank keeps its own samples");
+        return;
+    }
+    if (last->cost_mean == 0) {
+        add(line, "samples cost nothing: there is nothing to balance");
+        return;
+    }
+    add(line, last->mode == POISE_MODE_SHADOW ? "shadow: a plan would take" : "predicted");
+    add(line, " largest/mean rank cost %.3f to %.3f", before / mean, after / mean);
+    add(line, ", moving %.1f %% of the bytes",
+        group->bytes ? 100.0 * (double)group->bytes_moved / (double)group->bytes : 0.0);
+    if (after > 1.05 * mean && last->samples_moved == 0)
+        add(line, "; nothing better is possible under the caps");
+}
+
+void verdict(const struct shell_report *report, const struct group_report *group, char *text, size_t n_text)
+{
+    struct line line = {text, n_text, 0};
+    if (n_text)
+        *text = 0;
+    if (strcmp(group->state, "forming") == 0) {
+        forming(report, group, &line);
+    } else if (strcmp(group->state, "aborted") == 0) {
+        add(&line, "aborted: %s", group->error);
+    } else if (strcmp(group->state, "running") == 0 && group->n_waiting && group->waiting_ms >= WAIT_WORTH_MS) {
+        held_up(report, group, &line);
+    } else {
+        add(&line, "%s: ", group->state);
+        balance(group, &line);
+    }
+}
