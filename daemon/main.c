@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * poised: node role and coordinator role in one process. This file is the list of what it consists of: each part is made in
+ * order, the loop runs until a signal ends it, and the parts go in reverse. What could not be made is not there to be
+ * closed, so the same list serves a start that fails half-way.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <sys/resource.h>
+
+#include "daemon/planner/err.h"
+#include "daemon/shell/config.h"
+#include "daemon/shell/local.h"
+#include "daemon/shell/lock.h"
+#include "daemon/shell/log.h"
+#include "daemon/shell/notify.h"
+#include "daemon/shell/roles.h"
+#include "daemon/shell/router.h"
+#include "daemon/shell/signals.h"
+#include "daemon/shell/status.h"
+#include "daemon/shell/usage.h"
+
+#define EXIT_FAULT 1
+#define EXIT_USAGE 2
+
+struct poised {
+    int argc;
+    char **argv;
+    struct config config;
+    uv_loop_t loop;
+    struct lock lock;
+    struct roles roles;
+    struct router router;
+    struct local local;
+    struct status status;
+    struct signals signals;
+    struct notify notify;
+};
+
+/* Each process costs about four descriptors (two connections, a pidfd, ZeroMQ's own). */
+static void raise_limit(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+            log_line(LOG_LINE_WARNING, "the limit of open files cannot be raised to %llu", (unsigned long long)limit.rlim_max);
+    }
+}
+
+static void on_end(void *data, const char *name)
+{
+    struct poised *poised = data;
+    log_line(LOG_LINE_INFO, "%s: ending", name);
+    uv_stop(&poised->loop);
+}
+
+static void on_reload(void *data)
+{
+    struct poised *poised = data;
+    struct config config;
+    struct poise_err err;
+    if (config_parse(poised->argc, poised->argv, &config, &err) < 0) {
+        log_line(LOG_LINE_ERROR, "SIGHUP: the configuration stays as it is: %s", err.text);
+        return;
+    }
+    log_level(config.log_level);
+    log_line(LOG_LINE_INFO, "SIGHUP: log-level taken; other settings need a restart");
+}
+
+static int init_sockets(struct poised *p, struct poise_err *err)
+{
+    struct router_handler router_handler = roles_router_handler(&p->roles);
+    struct local_handler local_handler = roles_local_handler(&p->roles);
+    int rc = router_init(&p->router, &p->loop, p->lock.dir, &router_handler, err);
+    if (rc < 0)
+        return rc;
+    struct local_config local = {p->lock.dir, p->router.path, p->roles.instance, (uint32_t)p->config.max_processes};
+    if ((rc = local_init(&p->local, &p->loop, &local, &local_handler, err)) < 0)
+        return rc;
+    struct status_sources sources = {&p->config, p->lock.dir, &p->roles, &p->router, &p->local};
+    return status_init(&p->status, &p->loop, &sources, err);
+}
+
+static int init(struct poised *p, struct poise_err *err)
+{
+    int rc = notify_init(&p->notify, &p->loop, p->config.ready_fd, err);
+    if (rc == 0)
+        rc = lock_take(&p->lock, p->config.socket_dir, err);
+    if (rc == 0)
+        rc = signals_init(&p->signals, &p->loop, on_end, on_reload, p, err);
+    if (rc == 0)
+        rc = roles_init(&p->roles, &p->loop, &p->config, &p->router, &p->local, err);
+    if (rc == 0)
+        rc = init_sockets(p, err);
+    return rc;
+}
+
+static void fini(struct poised *p)
+{
+    status_close(&p->status, NULL);
+    local_close(&p->local, NULL);
+    router_close(&p->router, NULL);
+    roles_close(&p->roles, NULL);
+    signals_close(&p->signals, NULL);
+    notify_close(&p->notify, NULL);
+    uv_run(&p->loop, UV_RUN_DEFAULT); /* until the last handle has closed */
+    router_fini(&p->router);
+    roles_fini(&p->roles);
+    lock_release(&p->lock);
+    int rc = uv_loop_close(&p->loop);
+    assert(rc == 0);
+    (void)rc;
+    log_flush();
+}
+
+static int run(struct poised *p)
+{
+    struct poise_err err = {0};
+    char text[256];
+    log_init(p->config.log_level);
+    raise_limit();
+    int rc = uv_loop_init(&p->loop);
+    if (rc < 0) {
+        log_line(LOG_LINE_ERROR, "no event loop: %s", uv_strerror(rc));
+        return EXIT_FAULT;
+    }
+    rc = init(p, &err);
+    if (rc == 0) {
+        snprintf(text, sizeof text, "poised %s serves %s as node %s", POISE_VERSION, p->lock.dir, p->config.node_name);
+        log_line(LOG_LINE_INFO, "%s", text);
+        notify_ready(&p->notify, text);
+        uv_run(&p->loop, UV_RUN_DEFAULT);
+        notify_stopping(&p->notify);
+    } else {
+        log_line(LOG_LINE_ERROR, "poised does not start: %s", err.text);
+    }
+    fini(p);
+    return rc < 0 ? EXIT_FAULT : 0;
+}
+
+int main(int argc, char *argv[])
+{
+    static struct poised poised;
+    struct poise_err err;
+    if (config_parse(argc, argv, &poised.config, &err) < 0) {
+        fprintf(stderr, "poised: %s\n", err.text);
+        return EXIT_USAGE;
+    }
+    poised.argc = argc;
+    poised.argv = argv;
+    switch (poised.config.action) {
+    case CONFIG_HELP:
+        usage_print(stdout);
+        return 0;
+    case CONFIG_VERSION:
+        printf("poised %s (wire version %u)\n", POISE_VERSION, WIRE_VERSION);
+        return 0;
+    case CONFIG_CHECK:
+        config_print(&poised.config, stdout);
+        return 0;
+    default:
+        return run(&poised);
+    }
+}
