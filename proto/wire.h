@@ -294,15 +294,17 @@ struct wire_message {
 };
 
 /*
- * Encodes. *ret_bytes: caller frees with free(). Errors: -EINVAL a count that contradicts its arrays, -E2BIG above
- * WIRE_MAX_BYTES, -ENOMEM.
+ * Encodes. *ret_bytes: caller frees with free(). Errors: -EINVAL a count that contradicts its arrays or a value that
+ * wire_decode would refuse, -E2BIG above WIRE_MAX_BYTES, -ENOMEM. Texts of errors are mended where they are not UTF-8. Not
+ * sent: an error where `kind` says that there is none, columns where has_columns is false, attention that is length squared
+ * (all phases: it comes back as NULL).
  */
 int wire_encode(const struct wire_message *msg, uint8_t **ret_bytes, size_t *ret_n_bytes, struct poise_err *err);
 
 /*
- * Decodes bytes from outside; borrows them. Allocates at most `budget` bytes in all (0: 16 times n_bytes plus 1 MB, at
- * most WIRE_MAX_BYTES x 4). Checked: version, type, every length of every column, counts that sum up, ranks below
- * n_ranks where known, strings without zero bytes and with valid UTF-8, dtype and rule codes. *ret_msg: caller frees with
+ * Decodes bytes from outside; borrows them. Allocates at most `budget` bytes in all, half of it to unpack (0: 32 times
+ * n_bytes plus 2 MB, at most WIRE_MAX_BYTES x 4). Checked: version, type, every length of every column, counts that sum up, ranks below
+ * n_ranks where known, n_ranks x n_replicas at most WIRE_MAX_RANKS, strings without zero bytes and with valid UTF-8, dtype and rule codes. *ret_msg: caller frees with
  * wire_free(). Errors: -EPROTO (says which field and value), -EPROTONOSUPPORT another wire version, -E2BIG, -ENOMEM.
  */
 int wire_decode(const uint8_t *bytes, size_t n_bytes, size_t budget, struct wire_message **ret_msg, struct poise_err *err);
