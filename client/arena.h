@@ -55,6 +55,8 @@ bool arena_lookup(const struct arena *arena, uint32_t segment, uint32_t generati
 /* The pending step becomes `step`, in flight (also when it is empty). -EEXIST it already is; -EAGAIN ARENA_MAX_STEPS
  * are. */
 int arena_commit(struct arena *arena, uint64_t step, struct poise_err *err);
+/* Whether arena_commit() would succeed: the same errors, nothing happens. */
+int arena_may_commit(const struct arena *arena, uint64_t step, struct poise_err *err);
 
 /* All receivers have it: recycled. Unknown steps are ignored. */
 void arena_done(struct arena *arena, uint64_t step);
@@ -68,7 +70,7 @@ struct arena_change {
 };
 /* The next change: true and *ret_change, or false: none. It counts as told. */
 bool arena_next_change(struct arena *arena, struct arena_change *ret_change);
-/* All segments will be offered again (poised came back); retractions not yet told are dropped. */
+/* All segments will be offered, and the last retraction of each number told, again: poised came back. */
 void arena_offer_again(struct arena *arena);
 
 struct arena_stats {

@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which segment a step's bytes go to. A first step grows by segments that double; from then on the largest step is
+ * known and one segment of that size with a quarter of head room holds a whole step, so in the steady state every
+ * allocation is an addition. When a larger step has been seen, free segments that are too small for it make way
+ * (retract) as room is needed. It fails only by saying how much is missing: -EAGAIN while steps in flight can still
+ * give something back, else -ENOMEM.
+ */
+#include "client/arena.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/memory.h"
+#include "client/segment.h"
+#include "daemon/planner/err.h"
+
+/* A first step doubles from here, so it reaches 64 GB within its 16 segments. Of a small budget at most a sixteenth. */
+#define MIN_SEGMENT (4ull << 20)
+#define SMALL_BUDGET (64ull << 20)
+#define PAGE 4096ull
+
+enum piece_state {
+    PIECE_NONE, /* no segment of this number */
+    PIECE_FREE,
+    PIECE_PENDING,
+    PIECE_FLIGHT
+};
+
+struct piece {
+    struct segment segment;
+    enum piece_state state;
+    uint32_t generation; /* of the segment; counts up with each new one */
+    uint64_t used;
+    uint64_t step; /* PIECE_FLIGHT */
+    bool offered;  /* peers were told, since poised last came back */
+    bool known;    /* peers were told at any time */
+    bool retract;  /* peers have to be told that retract_generation is gone */
+    uint32_t retract_generation; /* the last that they knew; 0: none */
+    uint64_t retract_bytes;
+};
+
+struct arena {
+    uint64_t budget, largest_step;
+    uint32_t flags;
+    uint32_t n_in_flight;
+    uint64_t in_flight[ARENA_MAX_STEPS];
+    struct piece pieces[LOCAL_MAX_SEGMENTS];
+};
+
+static uint64_t round_up(uint64_t bytes, uint64_t to)
+{
+    return (bytes + to - 1) / to * to;
+}
+
+static uint64_t max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+int arena_new(uint64_t budget_bytes, uint32_t flags, struct arena **ret_arena, struct poise_err *err)
+{
+    struct arena *arena = calloc(1, sizeof *arena);
+
+    if (!arena)
+        return err_set(err, -ENOMEM, "out of memory");
+    arena->budget = budget_bytes;
+    arena->flags = flags;
+    for (uint32_t i = 0; i < LOCAL_MAX_SEGMENTS; i++)
+        arena->pieces[i].segment.fd = -1;
+    *ret_arena = arena;
+    return 0;
+}
+
+void arena_free(struct arena *arena)
+{
+    if (!arena)
+        return;
+    for (uint32_t i = 0; i < LOCAL_MAX_SEGMENTS; i++)
+        segment_fini(&arena->pieces[i].segment);
+    free(arena);
+}
+
+void arena_child(struct arena *arena)
+{
+    for (uint32_t i = 0; i < LOCAL_MAX_SEGMENTS; i++)
+        segment_child(&arena->pieces[i].segment);
+}
+
+void arena_set_budget(struct arena *arena, uint64_t budget_bytes)
+{
+    arena->budget = budget_bytes;
+}
+
+/* Bytes of segments in a state; PIECE_NONE: of all. */
+static uint64_t bytes_in(const struct arena *arena, enum piece_state state)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < LOCAL_MAX_SEGMENTS; i++)
+        if (state == PIECE_NONE || arena->pieces[i].state == state)
+            bytes += arena->pieces[i].segment.bytes;
+    return bytes;
+}
+
+static uint64_t pending_used(const struct arena *arena)
+{
+    uint64_t used = 0;
+
+    for (uint32_t i = 0; i < LOCAL_MAX_SEGMENTS; i++)
+        if (arena->pieces[i].state == PIECE_PENDING)
+            used += arena->pieces[i].used;
+    return used;
+}
+
+/* What a new segment should hold so that the pending step, `used` so far, needs no other one after it. */
+static uint64_t wanted_bytes(const struct arena *arena, uint64_t used, uint64_t need)
+{
+    uint64_t roomy = arena->largest_step + arena->largest_step / 4;
+    uint64_t half = arena->budget / 2 / PAGE * PAGE;
+    uint64_t least = arena->budget < SMALL_BUDGET ? arena->budget / 16 : MIN_SEGMENT;
+
+    /* Head room is worth less than a second slot. */
+    if (roomy > half && arena->largest_step <= half)
+        roomy = half;
+    if (used > 0)
+        roomy = max_u64(used, roomy > used ? roomy - used : 0);
+    return round_up(max_u64(need, max_u64(roomy, least)), PAGE);
+}
+
+/* Room in a segment of the pending step. */
+static struct piece *pending_with(struct arena *arena, uint64_t need)
+{
+    for (uint32_t i = 0; i < LOCAL_MAX_SEGMENTS; i++) {
+        struct piece *piece = &arena->pieces[i];
+
+        if (piece->state == PIECE_PENDING && piece->segment.bytes - piece->used >= need)
+            return piece;
+    }
+    return NULL;
+}
+
+/* The smallest free segment of at least `bytes`. */
+static struct piece *free_with(struct arena *arena, uint64_t bytes)
+{
+    struct piece *best = NULL;
+
+    for (uint32_t i = 0; i < LOCAL_MAX_SEGMENTS; i++) {
+        struct piece *piece = &arena->pieces[i];
+
+        if (piece->state == PIECE_FREE && piece->segment.bytes >= bytes &&
+            (!best || piece->segment.bytes < best->segment.bytes))
+            best = piece;
+    }
+    return best;
+}
+
+static struct piece *largest_free(struct arena *arena)
+{
+    struct piece *best = NULL;
+
+    for (uint32_t i = 0; i < LOCAL_MAX_SEGMENTS; i++) {
+        struct piece *piece = &arena->pieces[i];
+
+        if (piece->state == PIECE_FREE && (!best || piece->segment.bytes > best->segment.bytes))
+            best = piece;
+    }
+    return best;
+}
+
+/* Gives a free segment back to the system. */
+static void drop(struct piece *piece)
+{
+    if (piece->known) { /* so an earlier retraction of this number has been told */
+        piece->retract = true;
+        piece->retract_generation = piece->generation;
+        piece->retract_bytes = piece->segment.bytes;
+    }
+    segment_fini(&piece->segment);
+    piece->state = PIECE_NONE;
+    piece->offered = piece->known = false;
+}
+
+/* A number without a segment, dropping free segments, smallest first, until the budget has room for `bytes` more. */
+static struct piece *make_room(struct arena *arena, uint64_t bytes)
+{
+    for (;;) {
+        struct piece *number = NULL, *smallest = free_with(arena, 0);
+
+        for (uint32_t i = 0; i < LOCAL_MAX_SEGMENTS && !number; i++)
+            if (arena->pieces[i].state == PIECE_NONE)
+                number = &arena->pieces[i];
+        if (number && bytes_in(arena, PIECE_NONE) + bytes <= arena->budget)
+            return number;
+        if (!smallest)
+            return NULL;
+        drop(smallest);
+    }
+}
+
+static int create(struct arena *arena, uint64_t bytes, struct piece **ret_piece, struct poise_err *err)
+{
+    struct piece *piece = make_room(arena, bytes);
+    struct segment segment;
+    int rc;
+
+    if (!piece)
+        return err_set(err, -ENOMEM, "all %u segments of the send arena are in use", LOCAL_MAX_SEGMENTS);
+    rc = segment_new("poise-arena", bytes, arena->flags, &segment, err);
+    if (rc < 0)
+        return rc;
+    piece->segment = segment;
+    piece->generation++;
+    piece->state = PIECE_FREE;
+    piece->used = 0;
+    *ret_piece = piece;
+    return 0;
+}
+
+static int no_room(const struct arena *arena, uint64_t used, uint64_t need, struct poise_err *err)
+{
+    char needed[MEMORY_TEXT], available[MEMORY_TEXT];
+    uint64_t total = need > UINT64_MAX - used ? UINT64_MAX : used + need;
+
+    memory_format(total, needed);
+    memory_format(arena->budget, available);
+    if (arena->n_in_flight > 0 && need <= arena->budget && bytes_in(arena, PIECE_PENDING) <= arena->budget - need)
+        return err_set(err, -EAGAIN, "the send arena (%s) is full: %" PRIu32
+                       " older steps are still being read by peers", available, arena->n_in_flight);
+    return err_set(err, -ENOMEM, "a step needs %s of send memory (%" PRIu64 " bytes so far), %s are available (%" PRIu64
+                   " bytes): raise memory_budget or submit less in a step", needed, total, available, arena->budget);
+}
+
+/* What is left where no free segment holds the rest of the step and none of that size can be made: a free one that
+ * holds at least `need`, or all the room that the budget has. */
+static int take_less(struct arena *arena, uint64_t used, uint64_t need, uint64_t bytes, struct piece **ret_piece,
+                     struct poise_err *err)
+{
+    struct piece *piece = largest_free(arena);
+    int rc;
+
+    if (piece && piece->segment.bytes >= need) {
+        *ret_piece = piece;
+        return 0;
+    }
+    if (bytes < need)
+        return no_room(arena, used, need, err);
+    rc = create(arena, bytes, ret_piece, err);
+    /* The budget has room and the system has not: a step in flight may give back what suffices. */
+    if (rc == -ENOMEM && bytes_in(arena, PIECE_FLIGHT) >= need)
+        return err_set(err, -EAGAIN, "no memory for a new send segment: older steps are still being read by peers");
+    return rc;
+}
+
+/* A free segment for `need` more bytes of the pending step: one that is large enough for all of it, else a new one,
+ * else what there is. */
+static int take(struct arena *arena, uint64_t need, struct piece **ret_piece, struct poise_err *err)
+{
+    uint64_t used = pending_used(arena);
+    uint64_t rest = max_u64(need, arena->largest_step > used ? arena->largest_step - used : 0);
+    uint64_t busy = bytes_in(arena, PIECE_PENDING) + bytes_in(arena, PIECE_FLIGHT);
+    uint64_t room = arena->budget > busy ? (arena->budget - busy) / PAGE * PAGE : 0;
+    uint64_t want = wanted_bytes(arena, used, need), exact = round_up(need, PAGE);
+    struct piece *piece = free_with(arena, rest);
+
+    if (piece) {
+        *ret_piece = piece;
+        return 0;
+    }
+    if (want > room)
+        want = round_up(rest, PAGE);
+    if (want <= room && create(arena, want, ret_piece, NULL) == 0)
+        return 0;
+    return take_less(arena, used, need, want <= room ? exact : room, ret_piece, err);
+}
+
+int arena_alloc(struct arena *arena, uint64_t bytes, void **ret_data, struct poise_err *err)
+{
+    struct piece *piece;
+    uint64_t need;
+    int rc;
+
+    if (bytes > INT64_MAX / 4) /* so that no sum below overflows */
+        return no_room(arena, pending_used(arena), bytes, err);
+    need = round_up(bytes ? bytes : 1, ARENA_ALIGN);
+    piece = pending_with(arena, need);
+    if (!piece) {
+        rc = take(arena, need, &piece, err);
+        if (rc < 0)
+            return rc;
+        piece->state = PIECE_PENDING;
+        piece->used = 0;
+    }
+    *ret_data = (char *)piece->segment.base + piece->used;
+    piece->used += need;
+    return 0;
+}
+
+void arena_discard(struct arena *arena)
+{
+    for (uint32_t i = 0; i < LOCAL_MAX_SEGMENTS; i++)
+        if (arena->pieces[i].state == PIECE_PENDING)
+            arena->pieces[i].state = PIECE_FREE;
+}
+
+bool arena_find(const struct arena *arena, const void *data, uint64_t bytes, struct arena_place *ret_place)
+{
+    uintptr_t at = (uintptr_t)data;
+
+    if (!data || bytes == 0)
+        return false;
+    for (uint32_t i = 0; i < LOCAL_MAX_SEGMENTS; i++) {
+        const struct piece *piece = &arena->pieces[i];
+        uintptr_t base = (uintptr_t)piece->segment.base;
+
+        if (piece->state != PIECE_PENDING || at < base || at - base >= piece->used || bytes > piece->used - (at - base))
+            continue;
+        *ret_place = (struct arena_place){ .segment = i, .generation = piece->generation, .offset = at - base };
+        return true;
+    }
+    return false;
+}
+
+bool arena_lookup(const struct arena *arena, uint32_t segment, uint32_t generation, const void **ret_base,
+                  uint64_t *ret_bytes)
+{
+    const struct piece *piece;
+
+    if (segment >= LOCAL_MAX_SEGMENTS)
+        return false;
+    piece = &arena->pieces[segment];
+    if (piece->state == PIECE_NONE || piece->generation != generation)
+        return false;
+    *ret_base = piece->segment.base;
+    *ret_bytes = piece->segment.bytes;
+    return true;
+}
+
+/* Free segments that the steps have outgrown, where two slots of the present size fit the budget: else pieces are of
+ * use. */
+static void drop_outgrown(struct arena *arena)
+{
+    if (arena->budget / 2 < arena->largest_step)
+        return;
+    for (uint32_t i = 0; i < LOCAL_MAX_SEGMENTS; i++)
+        if (arena->pieces[i].state == PIECE_FREE && arena->pieces[i].segment.bytes < arena->largest_step / 2)
+            drop(&arena->pieces[i]);
+}
+
+int arena_may_commit(const struct arena *arena, uint64_t step, struct poise_err *err)
+{
+    for (uint32_t i = 0; i < arena->n_in_flight; i++)
+        if (arena->in_flight[i] == step)
+            return err_set(err, -EEXIST, "step %" PRIu64 " is in flight already", step);
+    if (arena->n_in_flight == ARENA_MAX_STEPS)
+        return err_set(err, -EAGAIN, "%u steps are in flight already", ARENA_MAX_STEPS);
+    return 0;
+}
+
+int arena_commit(struct arena *arena, uint64_t step, struct poise_err *err)
+{
+    uint64_t used = pending_used(arena);
+    int rc = arena_may_commit(arena, step, err);
+
+    if (rc < 0)
+        return rc;
+    arena->in_flight[arena->n_in_flight++] = step;
+    arena->largest_step = max_u64(arena->largest_step, used);
+    for (uint32_t i = 0; i < LOCAL_MAX_SEGMENTS; i++) {
+        if (arena->pieces[i].state != PIECE_PENDING)
+            continue;
+        arena->pieces[i].state = PIECE_FLIGHT;
+        arena->pieces[i].step = step;
+    }
+    drop_outgrown(arena);
+    return 0;
+}
+
+void arena_done(struct arena *arena, uint64_t step)
+{
+    uint32_t at = 0;
+
+    while (at < arena->n_in_flight && arena->in_flight[at] != step)
+        at++;
+    if (at == arena->n_in_flight)
+        return;
+    arena->in_flight[at] = arena->in_flight[--arena->n_in_flight];
+    for (uint32_t i = 0; i < LOCAL_MAX_SEGMENTS; i++)
+        if (arena->pieces[i].state == PIECE_FLIGHT && arena->pieces[i].step == step)
+            arena->pieces[i].state = PIECE_FREE;
+}
+
+bool arena_next_change(struct arena *arena, struct arena_change *ret_change)
+{
+    for (uint32_t i = 0; i < LOCAL_MAX_SEGMENTS; i++) {
+        struct piece *piece = &arena->pieces[i];
+
+        if (!piece->retract)
+            continue;
+        piece->retract = false;
+        *ret_change = (struct arena_change){ .segment = i, .generation = piece->retract_generation,
+                                             .bytes = piece->retract_bytes, .fd = -1 };
+        return true;
+    }
+    for (uint32_t i = 0; i < LOCAL_MAX_SEGMENTS; i++) {
+        struct piece *piece = &arena->pieces[i];
+
+        if (piece->state == PIECE_NONE || piece->offered)
+            continue;
+        piece->offered = piece->known = true;
+        *ret_change = (struct arena_change){ .offer = true, .segment = i, .generation = piece->generation,
+                                             .bytes = piece->segment.bytes, .fd = piece->segment.fd };
+        return true;
+    }
+    return false;
+}
+
+void arena_offer_again(struct arena *arena)
+{
+    for (uint32_t i = 0; i < LOCAL_MAX_SEGMENTS; i++) {
+        arena->pieces[i].offered = false;
+        /* It may have died before it forwarded them. */
+        arena->pieces[i].retract = arena->pieces[i].retract_generation != 0;
+    }
+}
+
+void arena_stats(const struct arena *arena, struct arena_stats *ret_stats)
+{
+    struct arena_stats stats = { .budget = arena->budget, .largest_step = arena->largest_step,
+                                 .n_in_flight = arena->n_in_flight, .slots = LOCAL_MAX_SEGMENTS };
+
+    stats.bytes = bytes_in(arena, PIECE_NONE);
+    stats.pending = pending_used(arena);
+    for (uint32_t i = 0; i < LOCAL_MAX_SEGMENTS; i++)
+        stats.n_segments += arena->pieces[i].state != PIECE_NONE;
+    if (arena->largest_step > 0 && arena->budget / arena->largest_step < stats.slots)
+        stats.slots = (uint32_t)max_u64(1, arena->budget / arena->largest_step);
+    *ret_stats = stats;
+}
