@@ -54,9 +54,9 @@ $(BUILD)/poised: $(call obj,daemon/main.c) $(call archives,shell core proto plan
 	$(call say,LD,$@)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_DAEMON) $(LIBS_POISE)
 
-$(BUILD)/poisectl: $(call obj,$(ctl)) $(call archives,client proto planner)
+$(BUILD)/poisectl: $(call obj,$(ctl) client/examples/demo_board.c client/examples/payload.c) $(call archives,client proto planner)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call pc,--libs,jansson) $(LIBS_POISE)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call pc,--libs,jansson libcurl) $(LIBS_POISE)
 
 $(BUILD)/libpoise.so.$(VERSION): $(call obj,$(client) $(proto) $(planner)) $(PB).o client/libpoise.map
 	$(call say,LD,$@)
@@ -73,9 +73,9 @@ $(BUILD)/libpoise.a: $(call obj,$(client) $(proto) $(planner)) $(PB).o
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
-$(BUILD)/trainer: $(call obj,client/examples/trainer.c) $(BUILD)/libpoise.so
+$(BUILD)/trainer: $(call obj,$(wildcard client/examples/*.c)) $(BUILD)/libpoise.so
 	$(call say,LD,$@)
-	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $< -L$(BUILD) -lpoise -Wl,-rpath,'$$ORIGIN' -lm
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(BUILD) -lpoise -Wl,-rpath,'$$ORIGIN' -lm
 
 $(BUILD)/lib/planner.a: $(call obj,$(planner))
 $(BUILD)/lib/proto.a: $(call obj,$(proto)) $(PB).o
