@@ -16,6 +16,7 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $$(call helpers,$$(*D)) $(call archives
 
 # poisectl is no archive: tests of its parts name them.
 $(BUILD)/tests/unit/test_csv: $(call obj,client/ctl/csv.c)
+$(BUILD)/tests/unit/test_dataset: $(call obj,$(addprefix client/ctl/,csv.c dataset.c dataset_columns.c dataset_measure.c sizes.c))
 
 test: setup
 	@$(MAKE) --no-print-directory test-built
