@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Cuts what a rank holds into micro-batches. Within a rank nothing has to move, so all orders are free: units go, largest
+ * first, to the micro-batch with the least cost that has room; then a rank's micro-batches are numbered by falling cost. So
+ * micro-batch j costs alike on all ranks, and few of them are larger than they must be.
+ *
+ * Three ways are tried until one keeps the caps and leaves no more micro-batches without a phase than must be:
+ *   COST      as above
+ *   PRESENCE  a unit goes where it brings a phase that is missing, units of the rarest phases first
+ *   PACK      first fit, the largest share of a cap first: for caps that leave little air
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "algorithm.h"
+
+enum mode { COST, PRESENCE, PACK, N_MODES };
+
+struct bin {
+    u128 cost;
+    uint64_t length[POISE_MAX_PHASES];
+    uint32_t samples, units;
+};
+
+struct cutter {
+    struct problem *pb;
+    uint32_t n_bins;
+    struct bin *bins;         /* [n_bins] */
+    uint32_t *units;          /* [n] of this rank */
+    uint32_t n;
+    struct sort_item *items;  /* [2 * n] or [2 * n_bins] */
+    uint32_t *bin_of, *best;  /* [n] by position in units */
+};
+
+static uint64_t length_of(const struct problem *pb, uint32_t p, uint32_t unit)
+{
+    return pb->length[(size_t)p * pb->n_units + unit];
+}
+
+static bool fits(const struct problem *pb, const struct bin *bin, uint32_t unit)
+{
+    if (bin->units == 0)
+        return true;
+    if ((uint64_t)bin->samples + unit_size(pb, unit) > pb->micro_batch_samples)
+        return false;
+    for (uint32_t p = 0; p < pb->n_phases; p++) {
+        uint64_t length = length_of(pb, p, unit);
+        if (length > pb->cap_length_micro_batch[p] || bin->length[p] > pb->cap_length_micro_batch[p] - length)
+            return false;
+    }
+    return true;
+}
+
+static void add(const struct problem *pb, struct bin *bin, uint32_t unit)
+{
+    bin->cost += pb->cost[unit];
+    bin->samples += unit_size(pb, unit);
+    bin->units++;
+    for (uint32_t p = 0; p < pb->n_phases; p++)
+        bin->length[p] += length_of(pb, p, unit);
+}
+
+/* How many phases the unit would bring to a bin that lacks them. */
+static uint32_t brings(const struct problem *pb, const struct bin *bin, uint32_t unit)
+{
+    uint32_t n = 0;
+
+    for (uint32_t p = 0; p < pb->n_phases; p++)
+        n += bin->length[p] == 0 && length_of(pb, p, unit) > 0;
+    return n;
+}
+
+static uint32_t choose(const struct cutter *c, uint32_t unit, enum mode mode)
+{
+    uint32_t found = PLAN_ANY, most = 0;
+
+    for (uint32_t b = 0; b < c->n_bins; b++) {
+        if (!fits(c->pb, &c->bins[b], unit))
+            continue;
+        if (mode == PACK)
+            return b;
+        uint32_t n = mode == PRESENCE ? brings(c->pb, &c->bins[b], unit) : 0;
+        if (found == PLAN_ANY || n > most || (n == most && c->bins[b].cost < c->bins[found].cost)) {
+            found = b;
+            most = n;
+        }
+    }
+    return found;
+}
+
+/* The largest share of a cap that a unit takes, in 1 / 2^32. */
+static uint64_t share(const struct problem *pb, uint32_t unit)
+{
+    uint64_t most = ((uint64_t)unit_size(pb, unit) << 32) / pb->micro_batch_samples;
+
+    for (uint32_t p = 0; p < pb->n_phases; p++) {
+        u128 cap = pb->cap_length_micro_batch[p] ? pb->cap_length_micro_batch[p] : 1;
+        u128 part = ((u128)length_of(pb, p, unit) << 32) / cap;
+        most = part > most ? saturate(part) : most;
+    }
+    return most;
+}
+
+/* Ascending key: what goes first. */
+static void sort_units(struct cutter *c, enum mode mode, const uint32_t n_present[POISE_MAX_PHASES])
+{
+    const struct problem *pb = c->pb;
+
+    for (uint32_t i = 0; i < c->n; i++) {
+        uint64_t key = mode == PACK ? ~share(pb, c->units[i]) : ~pb->cost[c->units[i]];
+        c->items[i] = (struct sort_item){key, i};
+    }
+    sort_items(c->items, c->n, c->items + c->n);
+    if (mode != PRESENCE)
+        return;
+    /* A second, stable sort: units by their rarest phase. */
+    for (uint32_t i = 0; i < c->n; i++) {
+        uint64_t rarest = UINT64_MAX;
+        for (uint32_t p = 0; p < pb->n_phases; p++)
+            if (length_of(pb, p, c->units[c->items[i].id]) > 0 && n_present[p] < rarest)
+                rarest = n_present[p];
+        c->items[i].key = rarest;
+    }
+    sort_items(c->items, c->n, c->items + c->n);
+}
+
+/* One try. The number of (micro-batch, phase) pairs that lack more than must be; PLAN_ANY: does not fit. */
+static uint32_t try_mode(struct cutter *c, enum mode mode, const uint32_t n_present[POISE_MAX_PHASES])
+{
+    const struct problem *pb = c->pb;
+    uint32_t lacking = 0;
+
+    sort_units(c, mode, n_present);
+    memset(c->bins, 0, c->n_bins * sizeof *c->bins);
+    for (uint32_t i = 0; i < c->n; i++) {
+        uint32_t at = c->items[i].id, b = choose(c, c->units[at], mode);
+        if (b == PLAN_ANY)
+            return PLAN_ANY;
+        add(pb, &c->bins[b], c->units[at]);
+        c->bin_of[at] = b;
+    }
+    for (uint32_t p = 0; p < pb->n_phases; p++) {
+        uint32_t must = c->n_bins > n_present[p] ? c->n_bins - n_present[p] : 0, lack = 0;
+        for (uint32_t b = 0; b < c->n_bins; b++)
+            lack += c->bins[b].length[p] == 0;
+        lacking += pb->present[p] ? lack - must : 0;
+    }
+    return lacking;
+}
+
+/* Micro-batches by falling cost; empty ones last. */
+static void number_bins(struct cutter *c, struct layout *layout)
+{
+    memset(c->bins, 0, c->n_bins * sizeof *c->bins);
+    for (uint32_t i = 0; i < c->n; i++)
+        add(c->pb, &c->bins[c->best[i]], c->units[i]);
+    for (uint32_t b = 0; b < c->n_bins; b++) {
+        uint64_t cost = saturate(c->bins[b].cost);
+        c->items[b] = (struct sort_item){~(cost + (cost < UINT64_MAX && c->bins[b].units)), b};
+    }
+    sort_items(c->items, c->n_bins, c->items + c->n_bins);
+    for (uint32_t b = 0; b < c->n_bins; b++)
+        c->bins[c->items[b].id].samples = b;
+    for (uint32_t i = 0; i < c->n; i++)
+        layout->micro_batch[c->units[i]] = c->bins[c->best[i]].samples;
+}
+
+static int cut_rank(struct cutter *c, struct layout *layout)
+{
+    const struct problem *pb = c->pb;
+    uint32_t n_present[POISE_MAX_PHASES] = {0}, least = PLAN_ANY;
+
+    for (uint32_t p = 0; p < pb->n_phases; p++)
+        for (uint32_t i = 0; i < c->n; i++)
+            n_present[p] += length_of(pb, p, c->units[i]) > 0;
+    for (enum mode mode = COST; mode < N_MODES && least > 0; mode++) {
+        uint32_t lacking = try_mode(c, mode, n_present);
+        if (lacking >= least)
+            continue;
+        least = lacking;
+        memcpy(c->best, c->bin_of, c->n * sizeof *c->best);
+    }
+    if (least == PLAN_ANY)
+        return -ENOSPC;
+    number_bins(c, layout);
+    return 0;
+}
+
+/* The number of micro-batches that first fit needs for this rank. */
+static uint32_t bins_needed(struct cutter *c)
+{
+    uint32_t n_present[POISE_MAX_PHASES] = {0}, used = 0;
+
+    c->n_bins = c->n;
+    try_mode(c, PACK, n_present);
+    for (uint32_t b = 0; b < c->n_bins; b++)
+        used += c->bins[b].units > 0;
+    return used;
+}
+
+/* Units by rank: a counting sort that leaves them in origin order. */
+static int group_by_rank(struct problem *pb, const struct layout *layout, uint32_t **ret_first, uint32_t **ret_units)
+{
+    uint32_t *first = pool_get(&pb->pool, pb->n_ranks + 2ull, sizeof *first);
+    uint32_t *units = pool_get(&pb->pool, pb->n_units, sizeof *units);
+
+    if (!first || !units)
+        return -ENOMEM;
+    for (uint32_t u = 0; u < pb->n_units; u++)
+        first[layout->rank[u] + 2]++;
+    for (uint32_t r = 0; r < pb->n_ranks; r++)
+        first[r + 2] += first[r + 1];
+    for (uint32_t u = 0; u < pb->n_units; u++)
+        units[first[layout->rank[u] + 1]++] = u;
+    *ret_first = first;
+    *ret_units = units;
+    return 0;
+}
+
+static int cutter_new(struct problem *pb, uint32_t most, uint32_t n_bins, struct cutter *ret_cutter)
+{
+    struct cutter c = {.pb = pb};
+    uint64_t n_items = 2ull * (most > n_bins ? most : n_bins);
+
+    c.bins = pool_get(&pb->pool, n_bins, sizeof *c.bins);
+    c.items = pool_get(&pb->pool, n_items, sizeof *c.items);
+    c.bin_of = pool_get(&pb->pool, most, sizeof *c.bin_of);
+    c.best = pool_get(&pb->pool, most, sizeof *c.best);
+    if (!c.bins || !c.items || !c.bin_of || !c.best)
+        return -ENOMEM;
+    *ret_cutter = c;
+    return 0;
+}
+
+static void take_rank(struct cutter *c, const uint32_t *first, uint32_t *units, uint32_t r)
+{
+    c->units = units + first[r];
+    c->n = first[r + 1] - first[r];
+}
+
+/* As many micro-batches as the caps need: what first fit needs on the rank that needs most. */
+static int count_micro_batches(struct problem *pb, const uint32_t *first, uint32_t *units, uint32_t most,
+                               struct layout *layout)
+{
+    struct cutter c;
+
+    if (cutter_new(pb, most, most, &c) < 0)
+        return -ENOMEM;
+    layout->n_micro_batches = 1;
+    for (uint32_t r = 0; r < pb->n_ranks; r++) {
+        take_rank(&c, first, units, r);
+        uint32_t need = bins_needed(&c);
+        layout->n_micro_batches = need > layout->n_micro_batches ? need : layout->n_micro_batches;
+    }
+    layout->cell_first = pool_get(&pb->pool, (uint64_t)layout->n_micro_batches * pb->n_ranks + 1, sizeof *layout->cell_first);
+    return layout->cell_first ? 0 : -ENOMEM;
+}
+
+int cut_layout(struct problem *pb, struct layout *layout, struct poise_err *err)
+{
+    uint32_t *first, *units, most = 1;
+    struct cutter c;
+
+    if (group_by_rank(pb, layout, &first, &units) < 0)
+        return err_set(err, -ENOMEM, "no memory to plan %u samples", pb->n_samples);
+    for (uint32_t r = 0; r < pb->n_ranks; r++)
+        most = first[r + 1] - first[r] > most ? first[r + 1] - first[r] : most;
+    if (pb->req->cut == POISE_CUT_AS_NEEDED && count_micro_batches(pb, first, units, most, layout) < 0)
+        return err_set(err, -ENOMEM, "no memory to plan %u samples", pb->n_samples);
+    if (cutter_new(pb, most, layout->n_micro_batches, &c) < 0)
+        return err_set(err, -ENOMEM, "no memory to plan %u samples", pb->n_samples);
+    for (uint32_t r = 0; r < pb->n_ranks; r++) {
+        take_rank(&c, first, units, r);
+        c.n_bins = layout->n_micro_batches;
+        if (cut_rank(&c, layout) < 0)
+            return err_set(err, -ENOSPC, "rank %u: %u units do not fit into %u micro-batches under their caps", r, c.n,
+                           c.n_bins);
+    }
+    return 0;
+}
