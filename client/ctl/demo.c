@@ -173,7 +173,7 @@ static int run_demo(struct demo *demo)
         {"unbalanced (off)", demo->opt.algorithm, "off", 1, n},
         {"shadow", demo->opt.algorithm, "shadow", 2, n},
         {"the reference's algorithm", reference, "on", 3, n},
-        {demo->opt.algorithm ? demo->opt.algorithm : "poise, default", demo->opt.algorithm, "on", 4, n},
+        {demo->opt.algorithm ? demo->opt.algorithm : "poise's default", demo->opt.algorithm, "on", 4, n},
     };
     const uint64_t begin_ns = board_now_ns();
     struct demo_figures figures[N_RUNS];

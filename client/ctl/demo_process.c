@@ -192,7 +192,10 @@ int demo_start(struct demo *demo)
     sigaddset(&set, SIGCHLD);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGHUP);
+    if (signal(SIGHUP, SIG_DFL) == SIG_IGN) /* nohup: stay so */
+        signal(SIGHUP, SIG_IGN);
+    else
+        sigaddset(&set, SIGHUP);
     sigprocmask(SIG_BLOCK, &set, NULL);
     demo->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (demo->signal_fd < 0)

@@ -7,11 +7,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "daemon/planner/algorithm.h" /* the default's name */
+
 const char *demo_algorithm_name(const struct demo_run *run)
 {
     if (!strcmp(run->mode, "off"))
         return "identity"; /* nothing is planned, every sample stays */
-    return run->algorithm ? run->algorithm : "default";
+    return run->algorithm ? run->algorithm : algorithm_find(NULL, NULL)->name;
 }
 
 static void sum_samples(const struct demo_figures *figures, uint32_t n_runs, struct demo_figures *ret_sum)
@@ -65,7 +67,7 @@ void demo_report_table(const struct demo *demo, const struct demo_run *runs, con
 
     print_set_up(demo, seconds);
     printf("%-28s %18s %21s %21s %9s %21s %17s\n", "", "largest/mean cost", "step time, ms", "speed-up", "bytes",
-           "micro-batches", "wait in next, us");
+           "micro-batch", "wait in next, us");
     printf("%-28s %6s %11s %11s %9s %11s %9s %9s %10s %10s %8s %8s\n", "", "step", "micro-batch", "predicted", "measured",
            "predicted", "measured", "moved", "tokens", "no image", "p50", "p99");
     for (uint32_t i = 0; i < n_runs; i++)
@@ -88,16 +90,14 @@ static double rounded(double value, double unit)
 
 static json_t *run_json(const struct demo_run *run, const struct demo_figures *figures, const struct demo_figures *off)
 {
-    return json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:{s:f, s:f}, s:I, s:I}", "algorithm",
+    return json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:{s:f, s:f}}", "algorithm",
                      demo_algorithm_name(run), "mode", run->mode, "step_imbalance", rounded(figures->step_imbalance, 1e-6),
                      "microbatch_imbalance", rounded(figures->microbatch_imbalance, 1e-6), "step_time_ms",
                      rounded(figures->step_ms, 1e-3), "ideal_step_time_ms", rounded(figures->ideal_ms, 1e-3), "speedup",
                      rounded(off->step_ms / figures->step_ms, 1e-6), "predicted_speedup",
                      rounded(figures->predicted_speedup, 1e-6), "bytes_moved_fraction",
                      rounded(figures->bytes_moved_fraction, 1e-6), "exposed_wait_us", "p50", rounded(figures->wait_p50_us, 0.1),
-                     "p99", rounded(figures->wait_p99_us, 0.1), "largest_microbatch_tokens",
-                     (json_int_t)figures->tokens_micro_batch, "microbatches_without_image",
-                     (json_int_t)figures->without_image);
+                     "p99", rounded(figures->wait_p99_us, 0.1));
 }
 
 void demo_report_json(const struct demo *demo, const struct demo_run *runs, const struct demo_figures *figures, uint32_t n_runs)
