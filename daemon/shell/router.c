@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <zmq.h>
 
 #include "daemon/planner/err.h"
@@ -279,6 +280,7 @@ int router_init(struct router *router, uv_loop_t *loop, const char *dir, const s
     router->socket = router->context ? zmq_socket(router->context, ZMQ_ROUTER) : NULL;
     if (!router->socket || configure(router->socket) < 0 || zmq_bind(router->socket, endpoint) < 0)
         return err_set(err, -errno, "%s: %s", endpoint, zmq_strerror(errno));
+    router->bound = true;
     if (chmod(router->path, 0666) < 0)
         return err_set(err, -errno, "%s: chmod: %s", router->path, strerror(errno));
     return zpoll_init(&router->zpoll, loop, router->socket, on_readable, err);
@@ -300,9 +302,12 @@ void router_close(struct router *router, void (*closed)(struct router *))
 void router_fini(struct router *router)
 {
     if (router->socket)
-        zmq_close(router->socket); /* removes the socket's file */
+        zmq_close(router->socket);
     if (router->context)
         zmq_ctx_term(router->context);
+    if (router->bound)
+        unlink(router->path); /* libzmq leaves it in some versions */
+    router->bound = false;
     map_free(&router->session_of);
     map_free(&router->id_of);
     router->socket = router->context = NULL;

@@ -38,6 +38,7 @@ struct router {
     struct map session_of, id_of; /* routing id (as a number) <-> session */
     struct router_counters counters;
     char path[108];
+    bool bound;
     void (*closed)(struct router *router);
 };
 

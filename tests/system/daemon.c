@@ -69,6 +69,7 @@ static void spawn(struct test_daemon *daemon, const char *const flags[], int rea
         syscall(SYS_prctl, 1 /* PR_SET_PDEATHSIG */, SIGKILL, 0, 0, 0); /* a test that dies leaves no daemon */
         if (getppid() != parent)
             _exit(126);
+        dup2(log, STDOUT_FILENO);
         dup2(log, STDERR_FILENO);
         execv(path, (char *const *)argv);
         fprintf(stderr, "%s: %s\n", path, strerror(errno));
