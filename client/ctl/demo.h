@@ -9,7 +9,7 @@
 #include "client/ctl/ctl.h"
 #include "client/examples/demo_board.h"
 
-struct demo_row { /* one usable line of the CSV */
+struct demo_row { /* one usable row of the CSV */
     struct payload_size size;
 };
 

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The demo's samples: sizes of real images and texts from a CSV, dealt out to ranks and steps as a shuffling loader would,
- * the same way every time; what the planner thinks that they cost, and what they do cost. Lines that a Qwen2-VL processor
+ * the same way every time; what the planner thinks that they cost, and what they do cost. Rows that a Qwen2-VL processor
  * would refuse are left out and counted, never bent to fit.
  */
 #include "client/ctl/demo.h"
 
 #include <errno.h>
-#include <stdio.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/ctl/csv.h"
 #include "client/ctl/sizes.h"
 #include "daemon/planner/err.h"
 #include "daemon/planner/planner.h"
@@ -18,8 +19,7 @@
 #define SEED 20240229u      /* any number: the demo is the same every time */
 #define MISTAKE_PPM 200000  /* the truth's coefficients differ from the planner's by up to 20 % */
 #define TEXT_MOST 4096u     /* bytes of a caption: enough to see strings travel */
-#define LINE_MOST 65536u    /* a line above is no line of a table of sizes */
-#define COLUMNS_MOST 64
+#define NUMBER_MOST 100000000.0 /* pixels of a side, tokens: no size of a sample is larger, and products fit */
 
 enum { WIDTH, HEIGHT, PROMPT, ANSWER, TEXT_TOKENS, TEXT_CHARS, N_COLUMNS };
 static const char *const column_names[N_COLUMNS] = {"width",         "height",      "prompt_tokens",
@@ -35,74 +35,39 @@ static uint64_t mix(uint64_t x) /* splitmix64 */
 
 /* ----------------------------------------------------------------------------------------------------------- the table */
 
-/* Splits in place at commas outside quotes. Returns the number of words, COLUMNS_MOST at most. */
-static size_t split(char *line, char *words[COLUMNS_MOST])
+static int find_columns(const char *path, const struct csv *csv, int columns[N_COLUMNS], struct poise_err *err)
 {
-    char *out = line;
-    size_t n = 0;
-    bool quoted = false;
+    char list[256];
 
-    words[n++] = out;
-    for (char *in = line; *in && *in != '\n' && (*in != '\r' || in[1] != '\n'); in++) {
-        if (*in == '"' && quoted && in[1] == '"') {
-            *out++ = *++in;
-        } else if (*in == '"') {
-            quoted = !quoted;
-        } else if (*in == ',' && !quoted && n < COLUMNS_MOST) {
-            *out++ = 0;
-            words[n++] = out;
-        } else {
-            *out++ = *in;
-        }
-    }
-    *out = 0;
-    return n;
-}
-
-static int find_columns(const char *path, char *line, int columns[N_COLUMNS], struct poise_err *err)
-{
-    char *words[COLUMNS_MOST];
-    size_t n = split(line, words);
-
-    for (int c = 0; c < N_COLUMNS; c++) {
-        columns[c] = -1;
-        for (size_t w = 0; w < n; w++)
-            if (!strcmp(words[w], column_names[c]))
-                columns[c] = (int)w;
-    }
+    for (int c = 0; c < N_COLUMNS; c++)
+        columns[c] = csv_find(csv, column_names[c]);
     if (columns[WIDTH] < 0 || columns[HEIGHT] < 0)
-        return err_set(err, -EINVAL, "%s: its first line must name columns width and height, and may name prompt_tokens, "
-                                     "answer_tokens, text_tokens, text_chars", path);
+        return err_set(err, -EINVAL, "%s: it must have the columns width and height, and may have prompt_tokens, "
+                                     "answer_tokens, text_tokens, text_chars; there are: %s", path,
+                       csv_list(csv, list, sizeof list));
     return 0;
 }
 
-/* An absent column or an empty word is 0. */
-static bool read_word(char *const words[], size_t n_words, int column, uint32_t *ret_number)
+/* An absent column or an empty field is 0. */
+static bool read_field(const struct csv *csv, int column, uint32_t *ret_number)
 {
-    char *end;
-    unsigned long number;
+    double number = 0;
 
-    *ret_number = 0;
-    if (column < 0 || (size_t)column >= n_words || !*words[column])
-        return true;
-    number = strtoul(words[column], &end, 10);
-    if (*end || words[column][0] < '0' || words[column][0] > '9' || number > 100000000)
+    if (column >= 0 && *csv->field[column] && (csv_number(csv->field[column], NUMBER_MOST, &number) || number != floor(number)))
         return false;
     *ret_number = (uint32_t)number;
     return true;
 }
 
-static void read_line(struct demo_data *data, char *line, const int columns[N_COLUMNS])
+static void read_row(struct demo_data *data, const struct csv *csv, const int columns[N_COLUMNS])
 {
-    char *words[COLUMNS_MOST];
     uint32_t value[N_COLUMNS];
-    const size_t n = split(line, words);
     struct sizes_image image = {0};
     struct payload_size *size = &data->rows[data->n_rows].size;
     int rc = 0;
 
     for (int c = 0; c < N_COLUMNS; c++)
-        if (!read_word(words, n, columns[c], &value[c])) {
+        if (csv->problem[0] || !read_field(csv, columns[c], &value[c])) {
             data->n_bad++;
             return;
         }
@@ -123,39 +88,25 @@ static void read_line(struct demo_data *data, char *line, const int columns[N_CO
         data->n_rows++;
 }
 
-static int read_file(const char *path, FILE *file, struct demo_data *data, struct poise_err *err)
+static int read_rows(const char *path, struct csv *csv, struct demo_data *data, struct poise_err *err)
 {
-    int columns[N_COLUMNS], rc = 0;
-    size_t room = 0, n_room = 0;
-    char *line = NULL;
-    bool header = true;
-    ssize_t n;
+    int columns[N_COLUMNS], rc = find_columns(path, csv, columns, err);
+    size_t n_room = 0;
 
-    errno = 0;
-    while (rc == 0 && (n = getline(&line, &room, file)) >= 0) {
-        if ((size_t)n > LINE_MOST || memchr(line, 0, (size_t)n)) {
-            rc = err_set(err, -EINVAL, "%s is not a CSV: it has a line of %zd bytes, or one with a zero byte", path, n);
-        } else if (header) {
-            rc = find_columns(path, line, columns, err);
-            header = false;
-        } else {
-            if (data->n_rows == n_room) {
-                struct demo_row *rows = realloc(data->rows, (n_room + 1) * 2 * sizeof *rows);
-                if (!rows) {
-                    rc = err_set(err, -ENOMEM, "%s: no memory after %u lines", path, data->n_rows);
-                    break;
-                }
-                data->rows = rows;
-                n_room = (n_room + 1) * 2;
-            }
-            read_line(data, line, columns);
+    if (rc < 0)
+        return rc;
+    while ((rc = csv_next(csv, err)) > 0) {
+        if (data->n_rows == n_room) {
+            struct demo_row *rows = realloc(data->rows, (n_room + 1) * 2 * sizeof *rows);
+            if (!rows)
+                return err_set(err, -ENOMEM, "%s: no memory after %u rows", path, data->n_rows);
+            data->rows = rows;
+            n_room = (n_room + 1) * 2;
         }
+        read_row(data, csv, columns);
     }
-    free(line);
-    if (rc == 0 && ferror(file))
-        rc = err_set(err, errno ? -errno : -EIO, "%s cannot be read: %s", path, strerror(errno));
     if (rc == 0 && data->n_rows == 0)
-        rc = err_set(err, -EINVAL, "%s has no line that can be used: %u have a side under 28 pixels, %u a ratio above 200, "
+        rc = err_set(err, -EINVAL, "%s has no row that can be used: %u have a side under 28 pixels, %u a ratio above 200, "
                                    "%u no numbers", path, data->n_small, data->n_thin, data->n_bad);
     return rc;
 }
@@ -174,13 +125,13 @@ int demo_data_read(const char *path, struct demo_data *ret_data, struct poise_er
 {
     struct demo_data data = {0};
     uint32_t n_phases;
-    FILE *file = fopen(path, "re");
-    int rc;
+    struct csv csv;
+    int rc = csv_open(path, &csv, err);
 
-    if (!file)
-        return err_set(err, -errno, "%s cannot be opened: %s", path, strerror(errno));
-    rc = read_file(path, file, &data, err);
-    fclose(file);
+    if (rc < 0)
+        return rc;
+    rc = read_rows(path, &csv, &data, err);
+    csv_close(&csv);
     if (rc == 0)
         rc = poise_preset(PAYLOAD_COST, data.phases, sizeof *data.phases, &n_phases, err);
     if (rc == 0 && n_phases != PAYLOAD_PHASES)

@@ -48,7 +48,7 @@ static void print_set_up(const struct demo *demo, double seconds)
     printf("\n%llu ranks x %llu samples x %llu steps, micro-batch %llu, cost " PAYLOAD_COST ", %.0f s in all\n",
            (unsigned long long)demo->opt.ranks, (unsigned long long)demo->opt.per_rank,
            (unsigned long long)demo->opt.steps, (unsigned long long)demo->opt.micro_batch, seconds);
-    printf("%s: %u lines used, left out: %u with a side under 28 pixels, %u with a ratio above 200, %u without numbers\n",
+    printf("%s: %u rows used, left out: %u with a side under 28 pixels, %u with a ratio above 200, %u without numbers\n",
            demo->opt.data, data->n_rows, data->n_small, data->n_thin, data->n_bad);
     if (demo->pipeline_p99_ns)
         printf("compute: %.1f ms a rank and step in the mean, from the pipeline's measured p99 of %.1f ms\n",

@@ -63,7 +63,7 @@ nothing_left
 } >"$work/sizes.csv"
 "$BUILD/poisectl" demo --data "$work/sizes.csv" --ranks 2 --steps 4 --per-rank 3 --micro-batch 2 --compute-ms 10 --truth exact \
     --algorithm identity >"$work/out" 2>"$work/err" || fail "status $?"
-grep -q "8 lines used, left out: 1 with a side under 28 pixels, 1 with a ratio above 200, 1 without" "$work/out" || fail "$(cat "$work/out")"
+grep -q "8 rows used, left out: 1 with a side under 28 pixels, 1 with a ratio above 200, 1 without" "$work/out" || fail "$(cat "$work/out")"
 grep -q "samples: 96 in, 96 out, 0 lost, 0 doubled, 0 corrupt" "$work/out" || fail "$(cat "$work/out")"
 nothing_left
 
@@ -80,8 +80,8 @@ head -c 3000 /dev/zero >"$work/binary.csv"
 printf 'width,height\n20,20\n' >"$work/small.csv"
 refused "No such file" --data "$work/none.csv"
 refused "width and height" --data "$work/columns.csv"
-refused "no line that can be used" --data "$work/empty.csv"
-refused "not a CSV" --data "$work/binary.csv"
+refused "empty.csv" --data "$work/empty.csv"
+refused "binary.csv" --data "$work/binary.csv"
 refused "directory" --data "$work"
 refused "1 have a side under 28 pixels" --data "$work/small.csv"
 refused "greedy" --algorithm magic
