@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parts of the shell that need no socket: the map against a plain array, the folder's lock, verdicts, JSON, metrics. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "daemon/shell/lock.h"
+#include "daemon/shell/map.h"
+#include "daemon/shell/report.h"
+
+Test(map, equals_a_plain_array_under_random_use)
+{
+    uint64_t truth[512] = {0};
+    struct map map = {0};
+    unsigned seed = (unsigned)time(NULL);
+    fprintf(stderr, "seed %u\n", seed);
+    srand(seed);
+    cr_assert_eq(map_get(&map, 1), 0);
+    map_remove(&map, 1);
+    for (int i = 0; i < 50000; i++) {
+        uint64_t slot = (uint64_t)(rand() % 512), key = (slot + 1) << (slot % 3 * 20);
+        if (rand() % 3) {
+            truth[slot] = (uint64_t)rand() + 1;
+            cr_assert_eq(map_put(&map, key, truth[slot]), 0);
+        } else {
+            truth[slot] = 0;
+            map_remove(&map, key);
+        }
+        uint64_t other = (uint64_t)(rand() % 512);
+        cr_assert_eq(map_get(&map, (other + 1) << (other % 3 * 20)), truth[other]);
+    }
+    for (uint64_t slot = 0; slot < 512; slot++)
+        cr_assert_eq(map_get(&map, (slot + 1) << (slot % 3 * 20)), truth[slot]);
+    map_free(&map);
+    cr_assert_eq(map_get(&map, 1), 0);
+}
+
+Test(lock, one_holder_a_folder_and_nothing_stays)
+{
+    char dir[] = "/tmp/poise-lock-XXXXXX", sub[64], pid[32];
+    struct lock first = {0}, second = {0};
+    struct poise_err err;
+    cr_assert(mkdtemp(dir));
+    snprintf(sub, sizeof sub, "%s/run", dir);
+    lock_release(&first); /* not held: nothing */
+    cr_assert_eq(lock_take(&first, sub, &err), 0);
+    cr_assert_eq(lock_take(&second, sub, &err), -EEXIST);
+    snprintf(pid, sizeof pid, "(pid %d)", (int)getpid());
+    cr_assert(strstr(err.text, pid) && strstr(err.text, sub), "%s", err.text);
+    cr_assert_not(second.held);
+    lock_release(&first);
+    cr_assert_eq(lock_take(&second, sub, &err), 0);
+    lock_release(&second);
+    cr_assert_eq(rmdir(sub), 0, "empty again");
+    cr_assert_eq(rmdir(dir), 0);
+}
+
+/* ------------------------------------------------------------------------------------------------------------- verdicts */
+
+static struct group_report group_of(const char *state)
+{
+    struct group_report g = {.state = state, .uid = 7, .n_ranks = 20, .n_replicas = 1, .n_nodes = 1, .n_joined = 20,
+                             .epoch = {1, 2}, .first_step = 100, .decided = 5, .planned = 5, .bytes = 1000,
+                             .bytes_moved = 125};
+    strcpy(g.job, "qwen");
+    strcpy(g.group, "dp");
+    g.last = (struct poise_totals){.n_samples = 10, .cost_before = 1500, .cost_after = 1010, .cost_mean = 1000,
+                                   .samples_moved = 3};
+    return g;
+}
+
+static struct node_report_process process_of(uint32_t rank, struct wire_id epoch, uint32_t waiting)
+{
+    struct node_report_process p = {.rank = rank, .uid = 7, .n_ranks = 20, .n_replicas = 1, .state = "running", .epoch = epoch,
+                                    .last = {.waiting = waiting}};
+    strcpy(p.job, "qwen");
+    strcpy(p.group, "dp");
+    return p;
+}
+
+static void assert_verdict(const struct shell_report *report, const struct group_report *group, const char *text)
+{
+    char line[768];
+    verdict(report, group, line, sizeof line);
+    cr_assert_str_eq(line, text);
+    char shortest[9];
+    verdict(report, group, shortest, sizeof shortest);
+    cr_assert_eq(strncmp(shortest, text, 8), 0, "cut to fit");
+}
+
+Test(verdict, a_group_that_forms_names_who_did_not_come)
+{
+    struct group_report g = group_of("forming");
+    struct node_report_process p[18];
+    g.epoch = (struct wire_id){0, 0};
+    uint32_t n = 0;
+    for (uint32_t rank = 0; rank < 20; rank++)
+        if (rank != 2 && rank != 5)
+            p[n++] = process_of(rank, g.epoch, WIRE_WAIT_NOTHING);
+    g.n_joined = n;
+    struct shell_report r = {.node = {.n_processes = n, .processes = p}};
+    assert_verdict(&r, &g, "waiting for ranks 2, 5 to join");
+    r.node.n_processes = g.n_joined = 3;
+    assert_verdict(&r, &g, "waiting for ranks 2, 4, 5, 6, 7, 8, 9, 10 and 9 more to join");
+    g.n_joined = 10; /* some of them on other nodes */
+    assert_verdict(&r, &g, "waiting for 10 of 20 processes to join");
+}
+
+Test(verdict, a_loader_that_holds_all_up_is_named)
+{
+    struct group_report g = group_of("running");
+    struct node_report_process p = process_of(17, g.epoch, WIRE_WAIT_LOADER);
+    struct shell_report r = {.node = {.n_processes = 1, .processes = &p}};
+    g.n_waiting = 1;
+    g.waiting[0] = 17;
+    g.waiting_ms = 2500;
+    assert_verdict(&r, &g, "loader-bound on rank 17: balancing cannot help (step 105 not submitted for 2.5 s)");
+    p.last.waiting = WIRE_WAIT_TRAINER;
+    assert_verdict(&r, &g, "waiting for rank 17 (step 105 not submitted for 2.5 s)");
+    g.waiting_ms = 20; /* normal */
+    assert_verdict(&r, &g, "running: predicted largest/mean rank cost 1.500 to 1.010, moving 12.5 % of the bytes");
+}
+
+Test(verdict, modes_ends_and_nothing_to_do)
+{
+    struct shell_report r = {0};
+    struct group_report g = group_of("running");
+    g.last.mode = POISE_MODE_SHADOW;
+    assert_verdict(&r, &g, "running: shadow: a plan would take largest/mean rank cost 1.500 to 1.010, moving 12.5 % of the bytes");
+    g.last.mode = POISE_MODE_OFF;
+    assert_verdict(&r, &g, "running: off: every rank keeps its own samples");
+    g.planned = 0;
+    assert_verdict(&r, &g, "running: no step planned yet");
+    g = group_of("aborted");
+    strcpy(g.error, "rank 2 died");
+    assert_verdict(&r, &g, "aborted: rank 2 died");
+    g = group_of("ended");
+    g.last.cost_mean = 0;
+    assert_verdict(&r, &g, "ended: samples cost nothing: there is nothing to balance");
+}
+
+/* ----------------------------------------------------------------------------------------------------------- documents */
+
+Test(status, json_is_valid_whatever_names_hold)
+{
+    struct group_report g = group_of("running");
+    struct node_report_process p = process_of(1, g.epoch, 99);
+    strcpy(g.job, "a\"b\\c\n\xc3\xa4");
+    strcpy(p.job, g.job);
+    g.error[0] = '\xff'; /* no UTF-8 */
+    g.last.cost_after = UINT64_MAX;
+    p.last.compute_ns = 3000000;
+    struct shell_report r = {.socket_dir = "/run/poise", .node = {.n_processes = 1, .processes = &p}, .groups = &g, .n_groups = 1};
+    json_error_t error;
+    char *text = status_json(&r);
+    json_t *json = json_loads(text, 0, &error), *group = json_array_get(json_object_get(json, "groups"), 0);
+    cr_assert(json, "%s", error.text);
+    cr_assert_str_eq(json_string_value(json_object_get(group, "job")), g.job);
+    cr_assert_eq(json_array_size(json_object_get(group, "processes")), 1);
+    cr_assert_eq(json_integer_value(json_object_get(group, "step")), 105);
+    json_t *measured = json_object_get(group, "measured");
+    cr_assert_float_eq(json_real_value(json_object_get(measured, "compute_ms_max")), 3.0, 1e-9);
+    json_decref(json);
+    free(text);
+}
+
+Test(status, metrics_escape_labels_and_show_a_group_once)
+{
+    struct group_report g[2] = {group_of("aborted"), group_of("running")};
+    strcpy(g[0].job, "a\"b\\c\nd");
+    strcpy(g[1].job, g[0].job);
+    g[1].decided = 6;
+    struct shell_report r = {.groups = g, .n_groups = 2};
+    char *text = status_metrics(&r);
+    const char *line = "\npoise_group_steps_decided_total{job=\"a\\\"b\\\\c\\nd\",group=\"dp\",uid=\"7\"} 6\n";
+    cr_assert(strstr(text, line), "%s", text);
+    cr_assert_not(strstr(strstr(text, line) + strlen(line), "poise_group_steps_decided_total{"));
+    cr_assert(strstr(text, "poise_group_imbalance_before{"));
+    free(text);
+}
