@@ -24,7 +24,7 @@ struct shell_report {
     uint32_t n_groups;
 };
 
-/* Whether a process belongs to a group's report: by uid, job, group, and by epoch where it has one. */
+/* Whether a process belongs to a group's report: by uid, job, group, and by epoch where both have one. */
 bool report_belongs(const struct node_report_process *process, const struct group_report *group);
 
 /*

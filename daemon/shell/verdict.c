@@ -39,7 +39,7 @@ const char *waiting_name(uint32_t waiting)
 bool report_belongs(const struct node_report_process *process, const struct group_report *group)
 {
     return process->uid == group->uid && strcmp(process->job, group->job) == 0 && strcmp(process->group, group->group) == 0 &&
-           (wire_id_none(process->epoch) || wire_id_is(process->epoch, group->epoch));
+           (wire_id_none(process->epoch) || wire_id_none(group->epoch) || wire_id_is(process->epoch, group->epoch));
 }
 
 struct line {
@@ -69,29 +69,14 @@ static void add_ranks(struct line *line, const uint32_t *ranks, uint32_t n_ranks
         add(line, " and %u more", n_all - n_shown);
 }
 
-static uint32_t n_of_rank(const struct shell_report *report, const struct group_report *group, uint32_t rank)
+static void forming(const struct group_report *group, struct line *line)
 {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < report->node.n_processes; i++)
-        n += report_belongs(&report->node.processes[i], group) && report->node.processes[i].rank == rank;
-    return n;
-}
-
-static void forming(const struct shell_report *report, const struct group_report *group, struct line *line)
-{
-    uint32_t missing[NAMED], n_missing = 0, n_here = 0;
-    for (uint32_t rank = 0; rank < group->n_ranks; rank++) {
-        uint32_t n = n_of_rank(report, group, rank);
-        n_here += n;
-        if (n < group->n_replicas && n_missing++ < NAMED)
-            missing[n_missing - 1] = rank;
-    }
+    uint32_t n_all = group->n_ranks * group->n_replicas, n_named = group->n_waiting < 16 ? group->n_waiting : 16;
     add(line, "waiting for ");
-    if (n_here >= group->n_joined && n_missing) /* all who joined are on this node, so the others are known by name */
-        add_ranks(line, missing, n_missing < NAMED ? n_missing : NAMED, n_missing);
+    if (n_named)
+        add_ranks(line, group->waiting, n_named, group->n_waiting);
     else
-        add(line, "%u of %u processes", group->n_ranks * group->n_replicas - group->n_joined,
-            group->n_ranks * group->n_replicas);
+        add(line, "%u of %u processes", n_all - group->n_joined, n_all);
     add(line, " to join");
 }
 
@@ -151,7 +136,7 @@ void verdict(const struct shell_report *report, const struct group_report *group
     if (n_text)
         *text = 0;
     if (strcmp(group->state, "forming") == 0) {
-        forming(report, group, &line);
+        forming(group, &line);
     } else if (strcmp(group->state, "aborted") == 0) {
         add(&line, "aborted: %s", group->error);
     } else if (strcmp(group->state, "running") == 0 && group->n_waiting && group->waiting_ms >= WAIT_WORTH_MS) {

@@ -96,19 +96,18 @@ static void assert_verdict(const struct shell_report *report, const struct group
 Test(verdict, a_group_that_forms_names_who_did_not_come)
 {
     struct group_report g = group_of("forming");
-    struct node_report_process p[18];
-    g.epoch = (struct wire_id){0, 0};
-    uint32_t n = 0;
-    for (uint32_t rank = 0; rank < 20; rank++)
-        if (rank != 2 && rank != 5)
-            p[n++] = process_of(rank, g.epoch, WIRE_WAIT_NOTHING);
-    g.n_joined = n;
-    struct shell_report r = {.node = {.n_processes = n, .processes = p}};
+    struct shell_report r = {0};
+    g.n_joined = 18;
+    g.n_waiting = 2;
+    g.waiting[0] = 2;
+    g.waiting[1] = 5;
     assert_verdict(&r, &g, "waiting for ranks 2, 5 to join");
-    r.node.n_processes = g.n_joined = 3;
-    assert_verdict(&r, &g, "waiting for ranks 2, 4, 5, 6, 7, 8, 9, 10 and 9 more to join");
-    g.n_joined = 10; /* some of them on other nodes */
-    assert_verdict(&r, &g, "waiting for 10 of 20 processes to join");
+    g.n_waiting = 17;
+    for (uint32_t i = 0; i < 16; i++)
+        g.waiting[i] = i;
+    assert_verdict(&r, &g, "waiting for ranks 0, 1, 2, 3, 4, 5, 6, 7 and 9 more to join");
+    g.n_waiting = 1;
+    assert_verdict(&r, &g, "waiting for rank 0 to join");
 }
 
 Test(verdict, a_loader_that_holds_all_up_is_named)
