@@ -198,12 +198,12 @@ static void first_message(struct router *router, uint64_t id, const void *bytes,
         bad(router, 0, err.text);
         return;
     }
-    if (msg->type == WIRE_HELLO) {
+    /* Anything else is dropped without an answer: after a restart of poised, libzmq connects again by itself and delivers
+     * what was queued for the one before; a refusal would reach a process that is about to say HELLO anew. */
+    if (msg->type == WIRE_HELLO)
         hello(router, id, msg);
-    } else {
-        err_set(&err, -EPROTO, "it sent %s before HELLO", wire_type_name(msg->type));
-        refuse(router, id, &err);
-    }
+    else
+        log_line(LOG_LINE_INFO, "%s before HELLO, dropped", wire_type_name(msg->type));
     wire_free(msg);
 }
 

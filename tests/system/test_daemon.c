@@ -226,9 +226,13 @@ Test(daemon, nothing_is_taken_before_hello)
     cr_assert(test_peer_packet(peer.local, &token, NULL));
     test_peer_dealer(&peer, token.text);
     test_peer_join(&peer, "j", 0, 1);
-    struct wire_message *refused = test_peer_expect(&peer, WIRE_REFUSED);
-    cr_assert(strstr(refused->refused.error.text, "before HELLO"), "%s", refused->refused.error.text);
-    wire_free(refused);
+    struct wire_message hello = {.type = WIRE_HELLO, .hello = {WIRE_VERSION, token.token}};
+    test_peer_send(&peer, &hello);
+    wire_free(test_peer_expect(&peer, WIRE_WELCOME));
+    cr_assert(test_daemon_logged(&daemon, "JOIN before HELLO, dropped"));
+    json_t *json = status_of(&daemon);
+    cr_assert_eq(json_array_size(json_object_get(json, "groups")), 0);
+    json_decref(json);
     test_peer_close(&peer);
     test_daemon_end(&daemon);
 }
