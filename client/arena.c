@@ -338,14 +338,14 @@ bool arena_lookup(const struct arena *arena, uint32_t segment, uint32_t generati
     return true;
 }
 
-/* Free segments that the steps have outgrown, where two slots of the present size fit the budget: else pieces are of
- * use. */
+/* Free segments that the steps have outgrown: no step begins in them any more. Where two slots of the present size do
+ * not fit the budget, pieces are of use. */
 static void drop_outgrown(struct arena *arena)
 {
     if (arena->budget / 2 < arena->largest_step)
         return;
     for (uint32_t i = 0; i < LOCAL_MAX_SEGMENTS; i++)
-        if (arena->pieces[i].state == PIECE_FREE && arena->pieces[i].segment.bytes < arena->largest_step / 2)
+        if (arena->pieces[i].state == PIECE_FREE && arena->pieces[i].segment.bytes < arena->largest_step)
             drop(&arena->pieces[i]);
 }
 

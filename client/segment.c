@@ -122,10 +122,8 @@ int segment_new(const char *name, uint64_t bytes, uint32_t flags, struct segment
                        "%s: this kernel cannot seal shared memory (memfd_create, F_SEAL_FUTURE_WRITE): Linux 5.1 or "
                        "later is needed", name);
     if (rc == -ENOSPC || rc == -ENOMEM)
-        return err_set(err, -ENOMEM, "%s: needs %s (%" PRIu64
-                       " bytes), the kernel has not so much shared memory left: lower the "
-                       "batch or memory_budget",
-                       name, memory_format(paged, size), paged);
+        return err_set(err, -ENOMEM, "%s: needs %s (%" PRIu64 " bytes), the kernel has not so much shared memory left: "
+                       "lower the batch or memory_budget", name, memory_format(paged, size), paged);
     if (rc < 0)
         return err_set(err, rc, "%s: no segment of %s: %s", name, memory_format(paged, size), strerror(-rc));
     return 0;
