@@ -55,6 +55,8 @@ void directory_add(struct directory_writer *writer, const struct directory_sampl
 typedef bool (*directory_lookup_fn)(void *context, uint32_t segment, uint32_t generation, const void **ret_base,
                                     uint64_t *ret_bytes);
 
+#define DIRECTORY_ANY_BYTES UINT64_MAX
+
 struct directory { /* an opened one: header and field positions are copies, entries are read from base */
     const unsigned char *base;
     uint64_t bytes;
@@ -74,7 +76,8 @@ int directory_open(const void *base, uint64_t bytes, uint64_t step, uint32_t ran
 void directory_close(struct directory *dir);
 
 /*
- * Reads sample `index`. in_bytes: what the plan says (wire_slice.in_bytes). values: [table->n_fields], filled by
+ * Reads sample `index`. in_bytes: what the plan says (wire_slice.in_bytes), or DIRECTORY_ANY_BYTES for a replica above
+ * 0, which may hold fewer fields than replica 0, whose bytes the plan names. values: [table->n_fields], filled by
  * position in the merged table; data points into the owner's segment, all of it in bounds. Errors: -EPROTO (rank,
  * sample, what does not fit: a size, a shape, a bound, a field twice), -EAGAIN a segment that lookup does not know (its
  * offer may still come); then *ret_sample is untouched and values are not to be used.
