@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine: one thread a handle that does everything which must not wait for the trainer, with all signals blocked. One
+ * turn: read packets and messages, send what waits, do a piece of the shuffle, recycle, look at the clock; then sleep until
+ * a descriptor or a deadline wakes it. It never blocks in a send and never waits for a lock that is held while payload is
+ * copied, so it always answers, whatever the trainer or a peer does.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/handle.h"
+#include "daemon/planner/err.h"
+
+#define REPORT_MS 1000     /* also the longest sleep: a lost ring of a peer costs at most this */
+#define CLOSING_MS 50      /* the same while the handle closes, when somebody waits */
+#define WARN_MS 60000      /* alive and slow is worth a notice */
+#define GOODBYE_MS 1000    /* for poised to end the connection after LEAVE */
+#define FLUSH_MS 200       /* for LEAVE to leave this process where poised does not answer */
+
+void engine_fail(struct poise *p, const struct poise_err *why)
+{
+    struct poise_err ignored;
+    bool told = false;
+
+    pthread_mutex_lock(&p->lock);
+    if (p->state != HANDLE_ABORTED) {
+        bool running = p->state == HANDLE_RUNNING;
+        handle_abort(p, why);
+        handle_notice(p, why->step, POISE_ERROR, "%s", why->text);
+        told = running && !p->group_ended && submit_bad(p, why, &ignored) == 0;
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (told)
+        session_outbox(p);
+    session_leave(p);
+}
+
+/* ----------------------------------------------------------------------------------------------------------------- aborts */
+
+/* Under lock: submitted steps that will never be decided. */
+static void drop_undecided(struct poise *p)
+{
+    for (uint32_t i = 0; i < HANDLE_STEPS; i++) {
+        struct step *record = &p->steps[i];
+        if (record->state != STEP_SUBMITTED || handle_dead(p, record->step, NULL) == 0)
+            continue;
+        p->stats.samples_dropped += record->n_samples;
+        retire_drop(p, record->step);
+        record->state = STEP_NONE;
+    }
+}
+
+/* After an abort nobody reads on: what was under way is given back. Peers that still copy from this rank's memory have it
+ * mapped themselves, and nothing is written there any more. */
+static void settle(struct poise *p)
+{
+    if (p->state == HANDLE_ABORTED || p->closing)
+        shuffle_abandon(p);
+    pthread_mutex_lock(&p->lock);
+    drop_undecided(p);
+    if (p->state == HANDLE_ABORTED || p->closing)
+        iterate_drop(p);
+    pthread_mutex_unlock(&p->lock);
+    for (uint32_t i = 0; p->state == HANDLE_ABORTED && i < HANDLE_STEPS; i++) {
+        if (p->sent[i].active)
+            retire_drop(p, p->sent[i].step);
+    }
+}
+
+/* Nothing is left that others could want of a handle that closes. */
+static bool is_served(struct poise *p)
+{
+    bool undecided;
+
+    if (p->state == HANDLE_ABORTED || !p->rostered)
+        return true;
+    pthread_mutex_lock(&p->lock);
+    undecided = !p->group_ended && ledger_next_decide(p->ledger) != ledger_next_submit(p->ledger) &&
+                handle_dead(p, ledger_next_decide(p->ledger), NULL) == 0;
+    pthread_mutex_unlock(&p->lock);
+    return !undecided && retire_idle(p);
+}
+
+/* ----------------------------------------------------------------------------------------------------------------- clocks */
+
+static void fail_open(struct poise *p, uint64_t now_ms)
+{
+    struct poise_err why;
+
+    if (p->state != HANDLE_OPENING || now_ms - p->opened_ms < p->settings.open_timeout_ms)
+        return;
+    err_set(&why, -ETIMEDOUT,
+            "job %s, group %s: not all of the %u ranks x %u replicas opened it within %llu ms (`poisectl status` shows who is "
+            "missing): start them, or raise open_timeout_ms",
+            p->settings.join.job, p->settings.join.group, p->settings.join.n_ranks, p->settings.join.n_replicas,
+            (unsigned long long)p->settings.open_timeout_ms);
+    pthread_mutex_lock(&p->lock);
+    handle_abort(p, &why);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void fail_lost(struct poise *p, uint64_t now_ms)
+{
+    struct poise_err why;
+
+    if (p->state == HANDLE_OPENING || p->state == HANDLE_ABORTED || p->lost_ms == 0 || p->group_ended ||
+        now_ms - p->lost_ms < p->settings.node_timeout_ms)
+        return;
+    err_set(&why, -ESHUTDOWN, "poised on this node is gone for %llu ms (node_timeout_ms): %s",
+            (unsigned long long)(now_ms - p->lost_ms),
+            link_is_up(p->link) ? "it is back, but the group did not come together again" : link_trouble(p->link));
+    pthread_mutex_lock(&p->lock);
+    handle_abort(p, &why);
+    handle_notice(p, p->cursor, POISE_ERROR, "%s", why.text);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* One notice for each long wait for an outcome. */
+static void warn_slow(struct poise *p, uint64_t now_ms)
+{
+    pthread_mutex_lock(&p->lock);
+    uint64_t step = ledger_next_decide(p->ledger);
+    bool waits = p->state == HANDLE_RUNNING && step != ledger_next_submit(p->ledger) && !p->group_ended;
+    if (!waits || step != p->waiting_step || p->waiting_since_ms == 0) {
+        p->waiting_step = step;
+        p->waiting_since_ms = waits ? now_ms : 0;
+    } else if (p->waiting_since_ms != UINT64_MAX && now_ms - p->waiting_since_ms >= WARN_MS) {
+        handle_notice(p, step, POISE_WARNING,
+                      "waiting for the outcome of step %llu for %u s: peers have not submitted it (`poisectl status` names them)",
+                      (unsigned long long)step, WARN_MS / 1000u);
+        p->waiting_since_ms = UINT64_MAX;
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void look_at_clock(struct poise *p, uint64_t now_ms)
+{
+    fail_open(p, now_ms);
+    fail_lost(p, now_ms);
+    if (p->state != HANDLE_RUNNING && p->state != HANDLE_LEFT)
+        return;
+    warn_slow(p, now_ms);
+    if (!p->rostered || p->leave_sent)
+        return;
+    if (p->report_due || now_ms >= p->report_ms) {
+        session_report(p);
+        p->report_ms = now_ms + REPORT_MS;
+    }
+    if (now_ms >= p->pull_ms)
+        session_pull(p);
+}
+
+static int sleep_ms(const struct poise *p, uint64_t now_ms)
+{
+    uint64_t until = now_ms + (p->closing ? CLOSING_MS : REPORT_MS), link_ms = link_next_ms(p->link);
+
+    if (link_ms < until)
+        until = link_ms;
+    if (p->offer_ms && p->offer_ms < until)
+        until = p->offer_ms;
+    if (p->state == HANDLE_OPENING && p->opened_ms + p->settings.open_timeout_ms < until)
+        until = p->opened_ms + p->settings.open_timeout_ms;
+    if (p->lost_ms && p->state != HANDLE_OPENING && p->lost_ms + p->settings.node_timeout_ms < until &&
+        p->lost_ms + p->settings.node_timeout_ms > now_ms)
+        until = p->lost_ms + p->settings.node_timeout_ms;
+    return until > now_ms ? (int)(until - now_ms) : 0;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ turns */
+
+static void hear_interrupt(struct poise *p)
+{
+    pthread_mutex_lock(&p->lock);
+    if (p->n_waiting && atomic_exchange(&p->interrupted, 0)) {
+        p->interrupt_seq++;
+        pthread_cond_broadcast(&p->cond);
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void send_ends(struct poise *p)
+{
+    pthread_mutex_lock(&p->lock);
+    while (submit_end(p, NULL) == 0)
+        ;
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* After LEAVE poised may end the connection; it is not made again. */
+static void run_link(struct poise *p, uint64_t now_ms)
+{
+    struct poise_err why;
+
+    if (p->leave_sent && !link_is_up(p->link))
+        return;
+    if (p->state == HANDLE_ABORTED && !link_is_up(p->link))
+        return;
+    if (link_step(p->link, now_ms, &why) < 0) {
+        pthread_mutex_lock(&p->lock);
+        handle_abort(p, &why);
+        pthread_mutex_unlock(&p->lock);
+    }
+}
+
+static void answer_close(struct poise *p)
+{
+    if (!p->closing || !is_served(p))
+        return;
+    pthread_mutex_lock(&p->lock);
+    p->served = true;
+    handle_changed(p);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* True: there is more to do at once. */
+static bool turn(struct poise *p)
+{
+    uint64_t now_ms = handle_now_ms();
+    bool more = false;
+
+    hear_interrupt(p);
+    run_link(p, now_ms);
+    if (p->rank_ended)
+        send_ends(p);
+    session_offers(p, now_ms);
+    session_outbox(p);
+    if (p->state != HANDLE_OPENING && p->state != HANDLE_ABORTED)
+        more = shuffle_step(p);
+    if (p->state == HANDLE_LEFT || p->state == HANDLE_ABORTED || p->closing)
+        settle(p);
+    if (!p->settings.plan_only && p->state != HANDLE_OPENING && p->arena)
+        retire_check(p);
+    look_at_clock(p, now_ms);
+    answer_close(p);
+    return link_drain(p->link) > 0 || more;
+}
+
+static void drain_doorbell(int fd)
+{
+    uint64_t count;
+    ssize_t n = read(fd, &count, sizeof count); /* EAGAIN: nobody rang */
+
+    (void)n;
+}
+
+static void rest(struct poise *p, int timeout_ms)
+{
+    struct pollfd fds[LINK_N_FDS + 2];
+
+    link_poll(p->link, fds);
+    if (p->leave_sent && !link_is_up(p->link))
+        fds[0].fd = fds[1].fd = -1;
+    fds[LINK_N_FDS] = (struct pollfd){.fd = wake_fd(p->wake), .events = POLLIN};
+    fds[LINK_N_FDS + 1] = (struct pollfd){.fd = p->doorbell_fd, .events = POLLIN};
+    if (poll(fds, LINK_N_FDS + 2, timeout_ms) <= 0)
+        return;
+    if (fds[LINK_N_FDS].revents)
+        wake_drain(p->wake);
+    if (fds[LINK_N_FDS + 1].revents)
+        drain_doorbell(p->doorbell_fd);
+}
+
+/* In order: LEAVE, which poised answers by ending the connection; only then may this process end it. */
+static void say_goodbye(struct poise *p)
+{
+    uint64_t until_ms = handle_now_ms() + GOODBYE_MS, now_ms;
+
+    if (p->state != HANDLE_ABORTED)
+        session_leave(p);
+    while (p->leave_sent && link_is_up(p->link) && (now_ms = handle_now_ms()) < until_ms) {
+        struct pollfd fds[LINK_N_FDS];
+        link_poll(p->link, fds);
+        poll(fds, LINK_N_FDS, (int)(until_ms - now_ms));
+        link_step(p->link, handle_now_ms(), NULL);
+    }
+}
+
+static void *run(void *context)
+{
+    struct poise *p = context;
+    bool stop = false;
+
+    while (!stop) {
+        if (!turn(p))
+            rest(p, sleep_ms(p, handle_now_ms()));
+        pthread_mutex_lock(&p->lock);
+        stop = p->stop;
+        pthread_mutex_unlock(&p->lock);
+    }
+    say_goodbye(p);
+    struct link *link = p->link;
+    p->link = NULL;
+    link_free(link, p->leave_sent ? FLUSH_MS : 0);
+    return NULL;
+}
+
+int engine_start(struct poise *p, struct poise_err *err)
+{
+    sigset_t all, old;
+    int rc;
+
+    p->opened_ms = handle_now_ms();
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    rc = pthread_create(&p->thread, NULL, run, p);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (rc)
+        return err_set(err, -rc, "the engine's thread could not be made: %s", strerror(rc));
+    pthread_setname_np(p->thread, "poise-engine");
+    return 0;
+}
+
+void engine_join(struct poise *p)
+{
+    pthread_mutex_lock(&p->lock);
+    p->stop = true;
+    pthread_mutex_unlock(&p->lock);
+    wake_ring(p->wake);
+    pthread_join(p->thread, NULL);
+}
