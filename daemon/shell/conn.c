@@ -79,6 +79,17 @@ void conn_refuse(int fd, struct wire_id instance, const char *why)
         return; /* it does not read; the end of the connection says enough */
 }
 
+/* For faults of the process: it is told, so that it does not come again. An end without words means: try again. */
+static void refuse(struct conn *conn, const char *why)
+{
+    if (conn->ending)
+        return;
+    log_line(LOG_LINE_WARNING, "session %llu (pid %u, uid %u) is refused: %s", (unsigned long long)conn->session, conn->pid,
+             conn->uid, why);
+    conn_refuse(conn->fd, conn->local->instance, why);
+    conn_end(conn, why);
+}
+
 static void on_event(uv_poll_t *poll, int status, int events);
 
 static void watch(struct conn *conn, bool writable)
@@ -150,7 +161,7 @@ static void deliver(struct conn *conn, struct parcel *parcel)
         return;
     if (enqueue(conn, parcel) < 0) {
         conn->local->counters.overflows++;
-        conn_end(conn, "it does not read its peers' segments");
+        refuse(conn, "it does not read its peers' segments");
     } else if (was_empty) {
         conn_flush(conn);
     }
@@ -258,14 +269,14 @@ static void packet(struct conn *conn, const void *bytes, size_t n_bytes, const i
     if (rc < 0 || n_fds > 1) {
         close_all(fds, n_fds);
         conn->local->counters.bad++;
-        conn_end(conn, rc < 0 ? err.text : "more than one descriptor in a packet");
+        refuse(conn, rc < 0 ? err.text : "more than one descriptor in a packet");
         return;
     }
     memcpy(&msg, bytes, sizeof msg);
     int fd = n_fds ? fds[0] : -1;
     rc = msg.type == LOCAL_PIDFD ? take_pidfd(conn, fd) : forward(conn, &msg, fd);
-    if (rc < 0 && !conn->ending)
-        conn_end(conn, rc == -ENOMEM ? "no memory for its packet" : "its pidfd is none");
+    if (rc < 0)
+        refuse(conn, rc == -ENOMEM ? "no memory for its packet" : "its pidfd is none");
 }
 
 static uint32_t take_fds(struct msghdr *m, int fds[MAX_FDS])
@@ -306,7 +317,7 @@ static bool receive(struct conn *conn)
     if (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
         close_all(fds, n_fds);
         conn->local->counters.bad++;
-        conn_end(conn, "its packet is too long");
+        refuse(conn, "its packet is too long");
     } else {
         packet(conn, &buffer, (size_t)n, fds, n_fds);
     }
@@ -366,7 +377,6 @@ void conn_end(struct conn *conn, const char *why)
         uv_close((uv_handle_t *)&conn->death, on_closed);
     }
     if (!local->closing) {
-        conn_refuse(conn->fd, local->instance, why);
         shutdown(conn->fd, SHUT_RDWR); /* now, not when the handles are closed */
         log_line(LOG_LINE_DEBUG, "session %llu (pid %u, uid %u) ends: %s", (unsigned long long)conn->session, conn->pid,
                  conn->uid, why);

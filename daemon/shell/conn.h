@@ -24,7 +24,7 @@ struct conn {
 /* Takes fd, in every case. Sends the token. Errors: the connection is closed. */
 int conn_new(struct local *local, int fd, uint32_t uid, uint32_t pid, struct poise_err *err);
 
-/* Tells why if it can, and closes; calls the handler's ended() unless the whole of local closes. */
+/* Closes, and calls the handler's ended() unless the whole of local closes. */
 void conn_end(struct conn *conn, const char *why);
 
 /* Sends what is queued. */

@@ -69,7 +69,7 @@ uint64_t local_find(const struct local *local, struct wire_id token);
 /* What the kernel says of a session's process. False if it has ended. */
 bool local_credentials(const struct local *local, uint64_t session, uint32_t *ret_uid, uint32_t *ret_pid);
 
-/* Ends a session, telling it why. The handler's ended() follows in the call. */
+/* Ends a session; why is for the log. The handler's ended() follows in the call. */
 void local_end(struct local *local, uint64_t session, const char *why);
 
 /* Closes the listener and all connections, removes the socket's file; nothing where it is not in use. closed may be NULL. */

@@ -4,6 +4,9 @@
  * an update's memory lives only until the machine's next step. A message that cannot be delivered is dropped, since
  * every one of them is asked for again; a session's end is the one event that must not be lost, so its memory is taken when
  * the session begins.
+ *
+ * A process that leaves in order says LEAVE over ZeroMQ and then closes both connections, which are not ordered among each
+ * other: its end waits LINGER_MS for that last message, or a rank that left would be taken for one that died.
  */
 #include "daemon/shell/roles.h"
 
@@ -15,6 +18,7 @@
 #include "daemon/planner/err.h"
 #include "daemon/shell/log.h"
 
+#define LINGER_MS 50 /* ZeroMQ's thread needs far less, deaths are to be told in less than a second */
 #define QUEUE_BUSY 256u /* above it the router stops reading; the roles' own messages are few */
 
 struct roles_event {
@@ -24,6 +28,8 @@ struct roles_event {
     uint64_t session, link;
     uint32_t uid, pid;
     struct wire_message *msg; /* owned */
+    bool said_leave;          /* NODE_SESSION_END: nothing more is to come */
+    uint64_t until_ms;        /* of one that lingers */
 };
 
 uint64_t roles_now_ms(void)
@@ -90,12 +96,26 @@ static void pass(struct roles *roles, bool to_coordinator, uint64_t link, const 
 
 /* --------------------------------------------------------------------------------------------------------------- updates */
 
+static struct roles_event *end_of(const struct roles *roles, uint64_t session)
+{
+    return (struct roles_event *)(uintptr_t)map_get(&roles->ends, session);
+}
+
+/* Ends a session from this side. */
+static void end_session(struct roles *roles, uint64_t session, const char *why)
+{
+    struct roles_event *end = end_of(roles, session);
+    if (end)
+        end->said_leave = true; /* what it may still say does not matter */
+    local_end(roles->local, session, why);
+}
+
 static void send_to_process(struct roles *roles, uint64_t session, const struct wire_message *msg)
 {
     struct poise_err err;
     int rc = router_send(roles->router, session, msg, &err);
     if (rc == -EHOSTUNREACH)
-        local_end(roles->local, session, "its ZeroMQ connection ended");
+        end_session(roles, session, "its ZeroMQ connection ended");
     else if (rc == -ENOTCONN)
         log_line(LOG_LINE_DEBUG, "%s", err.text); /* it has just ended */
     else if (rc < 0)
@@ -146,7 +166,7 @@ static void apply_node(struct roles *roles, const struct core_update *up)
             send_to_process(roles, up->sends[i].to, up->sends[i].msg);
     }
     for (uint32_t i = 0; i < up->n_closes; i++)
-        local_end(roles->local, up->closes[i], "poised ended its session");
+        end_session(roles, up->closes[i], "poised ended its session");
     set_timer(&roles->node_timer, on_node_timer, up->next_ms);
 }
 
@@ -240,43 +260,100 @@ static uint64_t on_find(void *data, struct wire_id token)
     return local_find(((struct roles *)data)->local, token);
 }
 
+/* Tells the node of a session's end. */
+static void push_end(struct roles *roles, struct roles_event *end)
+{
+    map_remove(&roles->ends, end->session);
+    router_unbind(roles->router, end->session);
+    push(roles, end);
+}
+
+static void on_linger(uv_timer_t *timer)
+{
+    struct roles *roles = timer->data;
+    uint64_t now = roles_now_ms();
+    while (roles->lingering && roles->lingering->until_ms <= now) {
+        struct roles_event *end = roles->lingering;
+        roles->lingering = end->next;
+        push_end(roles, end);
+    }
+    set_timer(timer, on_linger, roles->lingering ? roles->lingering->until_ms : UINT64_MAX);
+}
+
+/* Those of a process that comes again end before its new session begins. pid 0: of a pid namespace that is not ours. */
+static void end_lingering_of(struct roles *roles, uint32_t uid, uint32_t pid)
+{
+    if (pid == 0)
+        return;
+    for (struct roles_event **at = &roles->lingering; *at;) {
+        struct roles_event *end = *at;
+        if (end->uid != uid || end->pid != pid) {
+            at = &end->next;
+            continue;
+        }
+        *at = end->next;
+        push_end(roles, end);
+    }
+}
+
 static int on_bound(void *data, uint64_t session, struct poise_err *err)
 {
     struct roles *roles = data;
     struct roles_event *begin = calloc(1, sizeof *begin), *end = calloc(1, sizeof *end);
     uint32_t uid, pid;
-    if (!begin || !end || !local_credentials(roles->local, session, &uid, &pid)) {
+    if (!begin || !end || !local_credentials(roles->local, session, &uid, &pid) ||
+        map_put(&roles->ends, session, (uintptr_t)end) < 0) {
         free(begin);
         free(end);
         return err_set(err, -ENOMEM, "no memory for another session");
     }
     *begin = (struct roles_event){.kind = NODE_SESSION, .session = session, .uid = uid, .pid = pid};
-    end->next = roles->reserve;
-    roles->reserve = end;
+    *end = (struct roles_event){.kind = NODE_SESSION_END, .session = session, .uid = uid, .pid = pid};
+    end_lingering_of(roles, uid, pid);
     push(roles, begin);
     return 0;
 }
 
 static void on_message(void *data, uint64_t session, struct wire_message *msg)
 {
-    push_message(data, false, NODE_FROM_PROCESS, session, msg);
-}
-
-static bool on_busy(void *data)
-{
-    return ((struct roles *)data)->n_queued >= QUEUE_BUSY;
+    struct roles *roles = data;
+    struct roles_event *end = end_of(roles, session);
+    bool leaves = msg->type == WIRE_LEAVE;
+    push_message(roles, false, NODE_FROM_PROCESS, session, msg);
+    if (!leaves || !end)
+        return;
+    end->said_leave = true;
+    for (struct roles_event **at = &roles->lingering; *at; at = &(*at)->next) {
+        if (*at == end) { /* this is what it waited for */
+            *at = end->next;
+            push_end(roles, end);
+            return;
+        }
+    }
 }
 
 static void on_ended(void *data, uint64_t session, const char *why)
 {
     struct roles *roles = data;
+    struct roles_event *end = end_of(roles, session), **at = &roles->lingering;
     (void)why; /* local has logged it */
-    if (!router_unbind(roles->router, session))
+    if (!end)
         return; /* it never said HELLO */
-    struct roles_event *end = roles->reserve;
-    roles->reserve = end->next;
-    *end = (struct roles_event){.kind = NODE_SESSION_END, .session = session};
-    push(roles, end);
+    if (end->said_leave) {
+        push_end(roles, end);
+        return;
+    }
+    while (*at)
+        at = &(*at)->next;
+    *at = end;
+    end->next = NULL;
+    end->until_ms = roles_now_ms() + LINGER_MS;
+    set_timer(&roles->linger, on_linger, roles->lingering->until_ms);
+}
+
+static bool on_busy(void *data)
+{
+    return ((struct roles *)data)->n_queued >= QUEUE_BUSY;
 }
 
 static bool on_who(void *data, uint64_t session, uint32_t *ret_rank, uint32_t *ret_replica, struct wire_id *ret_epoch)
@@ -331,8 +408,9 @@ int roles_init(struct roles *roles, uv_loop_t *loop, const struct config *config
     uv_idle_init(loop, &roles->turn);
     uv_timer_init(loop, &roles->node_timer);
     uv_timer_init(loop, &roles->coordinator_timer);
-    roles->turn.data = roles->node_timer.data = roles->coordinator_timer.data = roles;
-    roles->n_open = 3;
+    uv_timer_init(loop, &roles->linger);
+    roles->turn.data = roles->node_timer.data = roles->coordinator_timer.data = roles->linger.data = roles;
+    roles->n_open = 4;
     roles->loop = loop;
     return 0;
 }
@@ -359,6 +437,7 @@ void roles_close(struct roles *roles, void (*closed)(struct roles *))
     uv_close((uv_handle_t *)&roles->turn, on_closed);
     uv_close((uv_handle_t *)&roles->node_timer, on_closed);
     uv_close((uv_handle_t *)&roles->coordinator_timer, on_closed);
+    uv_close((uv_handle_t *)&roles->linger, on_closed);
 }
 
 void roles_fini(struct roles *roles)
@@ -367,11 +446,10 @@ void roles_fini(struct roles *roles)
         next = event->next;
         event_free(event);
     }
-    for (struct roles_event *event = roles->reserve, *next; event; event = next) {
-        next = event->next;
-        event_free(event);
-    }
-    roles->first = roles->reserve = NULL;
+    for (uint32_t i = 0; i < roles->ends.n_places; i++)
+        free((void *)(uintptr_t)roles->ends.entries[i].value);
+    map_free(&roles->ends);
+    roles->first = roles->lingering = NULL;
     coordinator_free(roles->coordinator);
     node_free(roles->node);
 }

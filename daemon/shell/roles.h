@@ -34,9 +34,10 @@ struct roles {
     uint64_t outer_link; /* the last one that was complained about, plus 1 */
     struct roles_event *first, **last; /* the queue */
     uint32_t n_queued;
-    struct roles_event *reserve; /* one a session, for its end: that must not fail */
+    struct map ends; /* session -> its end, an event made when it begins: that must not fail */
+    struct roles_event *lingering; /* ends that wait for a last message, the oldest first */
     uv_idle_t turn;
-    uv_timer_t node_timer, coordinator_timer;
+    uv_timer_t node_timer, coordinator_timer, linger;
     uint32_t n_open;
     void (*closed)(struct roles *roles);
 };

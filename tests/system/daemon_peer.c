@@ -215,13 +215,23 @@ void test_peer_meta(struct test_peer *peer, uint64_t step, const uint64_t *lengt
     test_peer_send(peer, &msg);
 }
 
+void test_peer_leave(struct test_peer *peer, uint64_t submitted)
+{
+    struct wire_message msg = {.type = WIRE_LEAVE, .leave = {.epoch = peer->epoch, .submitted = submitted}};
+    int linger = WAIT_MS;
+    test_peer_send(peer, &msg);
+    if (zmq_setsockopt(peer->dealer, ZMQ_LINGER, &linger, sizeof linger) < 0)
+        fail("ZMQ_LINGER");
+    test_peer_close(peer);
+}
+
 void test_peer_close(struct test_peer *peer)
 {
-    if (peer->local > 0)
-        close(peer->local);
     if (peer->dealer)
         zmq_close(peer->dealer);
     if (peer->context)
         zmq_ctx_term(peer->context);
+    if (peer->local > 0)
+        close(peer->local);
     *peer = (struct test_peer){0};
 }

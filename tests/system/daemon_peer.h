@@ -53,7 +53,10 @@ void test_peer_roster(struct test_peer *peer);
 /* META of a step with samples of these lengths. */
 void test_peer_meta(struct test_peer *peer, uint64_t step, const uint64_t *lengths, uint32_t n_samples);
 
-/* Ends both connections. */
+/* Says LEAVE after so many steps and ends both connections at once, as libpoise does. */
+void test_peer_leave(struct test_peer *peer, uint64_t submitted);
+
+/* Ends both connections without a word. */
 void test_peer_close(struct test_peer *peer);
 
 #endif

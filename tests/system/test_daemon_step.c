@@ -318,6 +318,27 @@ Test(daemon_step, a_child_that_holds_the_socket_does_not_hide_a_death)
     kill_one(true);
 }
 
+Test(daemon_step, a_leave_followed_by_the_end_at_once_is_no_death)
+{
+    struct test_daemon daemon;
+    struct test_peer peers[2];
+    uint64_t length[2];
+    test_daemon_start(&daemon, NULL);
+    for (int round = 0; round < 20; round++) {
+        join_all(&daemon, peers, 2);
+        submit(peers, 0);
+        expect_plan(peers, 0, length);
+        test_peer_leave(&peers[1], 1);
+        struct wire_message *abort = test_peer_expect(&peers[0], WIRE_ABORT);
+        cr_assert(abort->abort.left, "%s", abort->abort.error.text);
+        cr_assert_eq(abort->abort.rank, 1);
+        cr_assert_eq(abort->abort.step, 0);
+        wire_free(abort);
+        test_peer_leave(&peers[0], 1);
+    }
+    test_daemon_end(&daemon);
+}
+
 Test(daemon_step, a_group_forms_again_after_a_death)
 {
     struct test_daemon daemon;
