@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A running epoch at a coordinator: its members and nodes (epoch.c) and the window of its steps (steps.c). It knows nothing of
+ * how it came to be or ends; group.c does.
+ */
+#ifndef POISE_CORE_EPOCH_H
+#define POISE_CORE_EPOCH_H
+
+#include "daemon/core/membership.h"
+#include "daemon/core/out.h"
+#include "daemon/core/outcome.h"
+
+/* 2 W: while the fastest rank has decided a, it submits up to a + W, and the slowest still needs a - W + 1. */
+#define EPOCH_SLOTS (2u * WIRE_WINDOW)
+/* A step's missing metadata is asked for again after so long: longer than an answer takes, much shorter than the 2 s after
+ * which a rank that waits asks again. */
+#define EPOCH_NEED_MS 200u
+
+struct epoch_slot {
+    bool used;
+    uint64_t step;
+    uint32_t n_here;
+    uint8_t *here;           /* [n_members] */
+    struct wire_id *digests; /* [n_members] of those that are here; write-once is checked after the decision too */
+    const struct wire_meta **metas; /* [n_members], into kept; NULL once decided */
+    struct wire_message **kept;     /* META messages, until decided */
+    uint32_t n_kept, cap_kept;
+    uint64_t since_ms; /* of its first metadata */
+    uint64_t need_ms;  /* when NEED was sent last; 0: never */
+    bool warned;
+    struct outcome *outcome;        /* NULL: undecided */
+    struct wire_slice *node_slices; /* of all nodes, by epoch->node_first */
+};
+
+struct epoch {
+    struct wire_id id;
+    char label[WIRE_JOB_BYTES + POISE_MAX_NAME]; /* job/group, for messages */
+    struct membership set;
+    uint32_t n_ranks, n_replicas, n_members, n_nodes;
+    uint64_t first_step;
+    struct options options;
+    uint32_t *node, *sync_set; /* [n_ranks] of replica 0 */
+    uint32_t *node_first;      /* [n_nodes + 1] into node_ranks */
+    uint32_t *node_ranks;      /* ranks of which a node hosts a process, ascending */
+    struct wire_message roster;
+    struct wire_member *roster_members;
+    struct tables tables;
+    struct schema *schema; /* of the newest step; shared with its outcomes */
+    struct epoch_slot slots[EPOCH_SLOTS];
+    uint64_t decided; /* highest decided step + 1, counted from first_step */
+    uint64_t highest; /* highest step that metadata came for + 1, counted likewise */
+    bool leaving;     /* leave holds who left in order; steps above leave.step are dropped */
+    bool ended;       /* a step's outcome was END */
+    struct wire_abort leave;
+    uint64_t asked_step, asked_ms; /* the newest NEED for a step of which nothing is here */
+    uint64_t next_beacon_ms, vote_ms;
+    uint64_t heard_ms; /* any node spoke of this epoch */
+    /* sums for reports */
+    uint64_t planned, errors, samples, samples_moved, bytes, bytes_moved, samples_dropped, conflicts, stale;
+    struct poise_totals last;
+    struct epoch *next_dead; /* freed at the coordinator's next event: sends may still point into it */
+};
+
+/* Takes the whole set (it is empty afterwards). Errors: -ENOMEM without effect; -EINVAL options that no plan can follow. */
+int epoch_new(struct membership *set, uint64_t now_ms, struct epoch **ret_epoch, struct poise_err *err);
+void epoch_free(struct epoch *epoch);
+
+/* The node behind a link; NULL if none of this epoch. */
+struct member_node *epoch_node_by_link(struct epoch *epoch, uint64_t link);
+struct member_node *epoch_node_by_instance(struct epoch *epoch, struct wire_id instance);
+
+/* To every node that can be reached. */
+void epoch_send_all(const struct epoch *epoch, struct core_out *out, const struct wire_message *msg);
+
+/* The first open step: lowest undecided one above all decided. */
+uint64_t epoch_oldest_open(const struct epoch *epoch);
+
+/* Ranks whose metadata of the first open step is missing: fills at most max, returns how many there are. */
+uint32_t epoch_missing(const struct epoch *epoch, uint32_t *ranks, uint32_t max);
+
+void epoch_beacon(const struct epoch *epoch, struct wire_id instance, struct wire_message *msg);
+
+/* ---------------------------------------------------------------------------------------------------------------- steps */
+
+void epoch_steps_free(struct epoch *epoch);
+
+/* Metadata from a node. 0 or -ENOMEM without effect. Conflicts, stale and far-off ones are counted and dropped. */
+int epoch_meta(struct epoch *epoch, const struct wire_message *msg, uint64_t link, uint64_t now_ms, struct core_out *out);
+
+/* Decides the lowest step that is complete, if any: sends the outcome, keeps it. 1: decided one, 0: none is complete, -ENOMEM
+ * without effect. */
+int epoch_decide(struct epoch *epoch, uint64_t now_ms, struct core_out *out);
+
+/* Answers a node that asks for a step's outcome, or asks for what is missing of it. */
+void epoch_pull(struct epoch *epoch, struct member_node *node, uint64_t step, bool want_table, uint64_t now_ms,
+                struct core_out *out);
+
+/* Asks the nodes that host processes whose metadata of an open step, or whose field table, is missing. */
+void epoch_need(struct epoch *epoch, uint64_t step, uint64_t now_ms, struct core_out *out);
+
+/* NULL: not in the window, or nothing of it came. */
+struct epoch_slot *epoch_find(const struct epoch *epoch, uint64_t step);
+
+#endif
