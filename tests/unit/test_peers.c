@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What same-node peers offer: taken when it is sound, found by (rank, segment, generation), given back without a trace. */
+/* What same-node peers offer: taken when it is sound, found by (rank, segment, generation), given back without a trace.
+ * */
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <poll.h>
@@ -21,7 +22,8 @@ static struct peers *make(const struct arena *own, const struct control *control
     return peers;
 }
 
-static struct local_message offer_of(uint32_t rank, uint32_t kind, uint32_t segment, uint32_t generation, uint64_t bytes)
+static struct local_message offer_of(uint32_t rank, uint32_t kind, uint32_t segment, uint32_t generation,
+                                     uint64_t bytes)
 {
     return (struct local_message){ .magic = LOCAL_MAGIC, .version = WIRE_VERSION, .type = LOCAL_OFFER, .kind = kind,
                                    .segment = segment, .generation = generation, .rank = rank, .bytes = bytes };
