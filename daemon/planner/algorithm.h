@@ -23,6 +23,7 @@ struct algorithm {
 const struct algorithm *algorithm_find(const char *name, struct poise_err *err);
 
 
+int least_move_place(struct problem *pb, struct layout *layout, struct poise_err *err);
 int greedy_place(struct problem *pb, struct layout *layout, struct poise_err *err);
 int reference_mbs_place(struct problem *pb, struct layout *layout, struct poise_err *err);
 int reference_global_place(struct problem *pb, struct layout *layout, struct poise_err *err);

@@ -6,9 +6,11 @@
 
 #include "algorithm.h"
 
-#define DEFAULT "greedy"
+#define DEFAULT "least_move"
 
 static const struct algorithm algorithms[] = {
+    {"least_move", least_move_place, 0, "the largest rank, then bytes moved", "O(S log S)",
+     "reaches the tolerance with as few bytes moved as it can: shed, refill, repair"},
     {"greedy", greedy_place, 0, "the largest rank", "O(S log S)",
      "largest first to the lightest rank (LPT, heap) under counts and caps; moves most bytes"},
     {"identity", NULL, ALGORITHM_EXEMPT, "nothing", "O(S)", "arrival order"},

@@ -19,6 +19,8 @@ int loads_new(struct problem *pb, struct loads *ret_loads)
     l.present = pool_get(&pb->pool, n * pb->n_phases, sizeof *l.present);
     if (!l.cost || !l.bytes || !l.count || !l.length || !l.present)
         return -ENOMEM;
+    for (uint32_t p = 0; p < pb->n_phases; p++)
+        l.lack[p] = pb->present[p] ? n * pb->n_micro_batches : 0;
     *ret_loads = l;
     return 0;
 }
@@ -39,7 +41,8 @@ void loads_add(struct loads *l, uint32_t rank, uint32_t unit)
     for (uint32_t p = 0; p < pb->n_phases; p++) {
         uint64_t length = pb->length[(size_t)p * pb->n_units + unit];
         l->length[(size_t)rank * pb->n_phases + p] += length;
-        l->present[(size_t)rank * pb->n_phases + p] += length > 0;
+        if (length > 0 && l->present[(size_t)rank * pb->n_phases + p]++ < pb->n_micro_batches)
+            l->lack[p]--;
     }
     l->above += is_above(l, rank);
 }
@@ -55,7 +58,8 @@ void loads_remove(struct loads *l, uint32_t rank, uint32_t unit)
     for (uint32_t p = 0; p < pb->n_phases; p++) {
         uint64_t length = pb->length[(size_t)p * pb->n_units + unit];
         l->length[(size_t)rank * pb->n_phases + p] -= length;
-        l->present[(size_t)rank * pb->n_phases + p] -= length > 0;
+        if (length > 0 && l->present[(size_t)rank * pb->n_phases + p]-- <= pb->n_micro_batches)
+            l->lack[p]++;
     }
     l->above += is_above(l, rank);
 }
@@ -79,5 +83,33 @@ bool loads_fits(const struct loads *l, uint32_t rank, uint32_t unit)
                            l->length[(size_t)rank * pb->n_phases + p] > pb->cap_length_rank[p] - length))
             return false;
     }
+    return true;
+}
+
+bool loads_may_lose(const struct loads *l, uint32_t rank, uint32_t unit)
+{
+    const struct problem *pb = l->pb;
+
+    for (uint32_t p = 0; p < pb->n_phases; p++)
+        if (pb->length[(size_t)p * pb->n_units + unit] > 0 &&
+            l->present[(size_t)rank * pb->n_phases + p] <= pb->n_micro_batches &&
+            l->lack[p] >= pb->arrival.lacking_phase[p])
+            return false;
+    return true;
+}
+
+bool loads_fits_for(struct loads *l, uint32_t rank, uint32_t in, uint32_t out)
+{
+    loads_remove(l, rank, out);
+    bool fits = loads_fits(l, rank, in);
+    loads_add(l, rank, out);
+    return fits;
+}
+
+bool loads_not_emptier(const struct loads *l)
+{
+    for (uint32_t p = 0; p < l->pb->n_phases; p++)
+        if (l->lack[p] > l->pb->arrival.lacking_phase[p])
+            return false;
     return true;
 }

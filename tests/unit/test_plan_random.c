@@ -194,6 +194,7 @@ static void run(const char *algorithm, uint32_t n_cases)
 }
 
 Test(plan_random, greedy) { run("greedy", 2000); }
+Test(plan_random, least_move) { run("least_move", 2000); }
 Test(plan_random, the_default) { run(NULL, 2000); }
 
 Test(plan_random, arrival_order_is_never_an_error)

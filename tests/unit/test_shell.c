@@ -83,14 +83,20 @@ static struct node_report_process process_of(uint32_t rank, struct wire_id epoch
     return p;
 }
 
-static void assert_verdict(const struct shell_report *report, const struct group_report *group, const char *text)
+static void assert_verdict_after(uint64_t idle_ms, const struct shell_report *report, const struct group_report *group,
+                                 const char *text)
 {
     char line[768];
-    verdict(report, group, line, sizeof line);
+    verdict(report, group, idle_ms, line, sizeof line);
     cr_assert_str_eq(line, text);
     char shortest[9];
-    verdict(report, group, shortest, sizeof shortest);
+    verdict(report, group, idle_ms, shortest, sizeof shortest);
     cr_assert_eq(strncmp(shortest, text, 8), 0, "cut to fit");
+}
+
+static void assert_verdict(const struct shell_report *report, const struct group_report *group, const char *text)
+{
+    assert_verdict_after(0, report, group, text);
 }
 
 Test(verdict, a_group_that_forms_names_who_did_not_come)
@@ -112,17 +118,31 @@ Test(verdict, a_group_that_forms_names_who_did_not_come)
 
 Test(verdict, a_loader_that_holds_all_up_is_named)
 {
+    static const char running[] = "running: predicted largest/mean rank cost 1.500 to 1.010, moving 12.5 % of the bytes";
     struct group_report g = group_of("running");
-    struct node_report_process p = process_of(17, g.epoch, WIRE_WAIT_LOADER);
-    struct shell_report r = {.node = {.n_processes = 1, .processes = &p}};
+    struct node_report_process p[20];
+    struct shell_report r = {.node = {.n_processes = 20, .processes = p}};
+    for (uint32_t rank = 0; rank < 20; rank++) {
+        p[rank] = process_of(rank, g.epoch, rank == 17 ? WIRE_WAIT_LOADER : WIRE_WAIT_PLAN);
+        p[rank].last.submitted = rank == 17 ? 5 : 6;
+    }
+    g.n_waiting = 20; /* the node sends all together, so the coordinator has nothing of the step */
+    assert_verdict_after(2500, &r, &g, "loader-bound on rank 17: balancing cannot help (step 105 not submitted for 2.5 s)");
+    p[17].last.waiting = WIRE_WAIT_SHUFFLE;
+    assert_verdict_after(2500, &r, &g, "waiting for rank 17 (step 105 not submitted for 2.5 s)");
+    p[17].last.waiting = WIRE_WAIT_TRAINER;
+    assert_verdict_after(2500, &r, &g, "waiting for the trainer of rank 17 (step 105 not submitted for 2.5 s)");
+    assert_verdict_after(20, &r, &g, running); /* normal */
+    for (uint32_t rank = 0; rank < 20; rank++)
+        p[rank] = process_of(rank, g.epoch, WIRE_WAIT_TRAINER), p[rank].last.submitted = 5;
+    assert_verdict_after(2500, &r, &g, running); /* all compute */
+    for (uint32_t rank = 0; rank < 20; rank++)
+        p[rank].last.waiting = WIRE_WAIT_LOADER;
+    assert_verdict_after(2500, &r, &g, "loader-bound on all ranks: balancing cannot help (step 105 not submitted for 2.5 s)");
+    r.node.n_processes = 0; /* ranks of another node, which the coordinator names */
     g.n_waiting = 1;
-    g.waiting[0] = 17;
-    g.waiting_ms = 2500;
-    assert_verdict(&r, &g, "loader-bound on rank 17: balancing cannot help (step 105 not submitted for 2.5 s)");
-    p.last.waiting = WIRE_WAIT_TRAINER;
-    assert_verdict(&r, &g, "waiting for rank 17 (step 105 not submitted for 2.5 s)");
-    g.waiting_ms = 20; /* normal */
-    assert_verdict(&r, &g, "running: predicted largest/mean rank cost 1.500 to 1.010, moving 12.5 % of the bytes");
+    g.waiting[0] = 3;
+    assert_verdict_after(2500, &r, &g, "waiting for rank 3 (step 105 not submitted for 2.5 s)");
 }
 
 Test(verdict, modes_ends_and_nothing_to_do)
@@ -154,7 +174,9 @@ Test(status, json_is_valid_whatever_names_hold)
     g.error[0] = '\xff'; /* no UTF-8 */
     g.last.cost_after = UINT64_MAX;
     p.last.compute_ns = 3000000;
-    struct shell_report r = {.socket_dir = "/run/poise", .node = {.n_processes = 1, .processes = &p}, .groups = &g, .n_groups = 1};
+    uint64_t idle_ms[1] = {3};
+    struct shell_report r = {.socket_dir = "/run/poise", .node = {.n_processes = 1, .processes = &p}, .groups = &g,
+                             .n_groups = 1, .idle_ms = idle_ms};
     json_error_t error;
     char *text = status_json(&r);
     json_t *json = json_loads(text, 0, &error), *group = json_array_get(json_object_get(json, "groups"), 0);

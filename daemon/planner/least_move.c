@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reaches the target while moving as few bytes as it can. What a rank can keep stays; the excess of each rank above the
+ * target goes into a pool, the units with most cost a byte first; the pool, largest first, fills the largest holes. Where
+ * counts are fixed, a rank that takes one in gives its smallest back, and these small ones fill the slots that shedding
+ * left. What then still sticks out is repaired by moves and swaps (repair.c).
+ *
+ * Stops at the target, never beyond: below it nothing is gained that the user asked for, and bytes are lost.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "algorithm.h"
+#include "mover.h"
+
+/* Looked at below the top of the heap where caps keep a unit out of the largest hole. */
+#define CANDIDATES 8
+/* Units already chosen that may be exchanged for a better fit; more would make shedding quadratic in samples. */
+#define EXCHANGES 16
+/* Steps of search for each unit, in repair: bounds the time where the target cannot be reached. */
+#define WORK_A_UNIT 400
+
+/* Counts that are to be reached: every rank's own, or those that differ by at most one, with the longer ones where most
+ * samples already are. */
+static int want_counts(struct problem *pb, uint32_t *want)
+{
+    struct sort_item *items = pool_get(&pb->pool, 2ull * pb->n_ranks, sizeof *items);
+
+    if (!items)
+        return -ENOMEM;
+    for (uint32_t r = 0; r < pb->n_ranks; r++) {
+        want[r] = pb->count_min[r];
+        items[r] = (struct sort_item){~(uint64_t)(pb->first[r + 1] - pb->first[r]), r};
+    }
+    if (pb->req->count != POISE_COUNT_BOUNDED)
+        return 0;
+    sort_items(items, pb->n_ranks, items + pb->n_ranks);
+    for (uint32_t i = 0; i < pb->count_quota; i++)
+        want[items[i].id]++;
+    return 0;
+}
+
+/* The cost of a small unit: the mean over ranks of their smallest. */
+static uint64_t small_cost(const struct mover *mv)
+{
+    const struct problem *pb = mv->pb;
+    u128 sum = 0;
+    uint32_t n = 0;
+
+    for (uint32_t r = 0; r < pb->n_ranks; r++)
+        if (pb->unit_of_rank[r + 1] > pb->unit_of_rank[r] && mv->load[r] <= mv->target[r]) {
+            sum += mv->cost[mv->home[pb->unit_of_rank[r + 1] - 1]];
+            n++;
+        }
+    return n ? (uint64_t)(sum / n) : 0;
+}
+
+struct shedder {
+    struct mover *mv;
+    struct sort_item *items; /* [most] a rank's units, most cost a byte first; id: unit */
+    struct sort_item *scratch;
+    uint32_t *taken;         /* [most] positions in items */
+    uint32_t n, n_taken;
+};
+
+/* Cost a byte as a sort key. Coarse on purpose: it only orders, and 64-bit division is what costs time here. */
+static uint64_t density_key(const struct mover *mv, uint32_t unit, uint32_t shift)
+{
+    return ~(((mv->cost[unit] >> shift) << 23) / (mv->pb->bytes[unit] + 1));
+}
+
+static uint64_t gain(const struct mover *mv, uint32_t unit)
+{
+    return mv->cost[unit] > mv->small ? mv->cost[unit] - mv->small : 0;
+}
+
+static void list_units(struct shedder *s, uint32_t rank)
+{
+    const struct problem *pb = s->mv->pb;
+    const uint32_t *home = s->mv->home + pb->unit_of_rank[rank];
+    uint32_t shift = 0;
+
+    s->n = pb->unit_of_rank[rank + 1] - pb->unit_of_rank[rank];
+    s->n_taken = 0;
+    while (s->n && s->mv->cost[home[0]] >> shift >> 40)
+        shift++;
+    for (uint32_t i = 0; i < s->n; i++)
+        s->items[i] = (struct sort_item){density_key(s->mv, home[i], shift), home[i]};
+    sort_items(s->items, s->n, s->scratch);
+}
+
+static void shed_one(struct shedder *s, uint32_t i, uint8_t reason)
+{
+    uint32_t u = s->items[i].id;
+
+    mover_take(s->mv, u);
+    s->mv->reason[u] = reason;
+    s->taken[s->n_taken++] = i;
+}
+
+/* The cheapest way to get rid of what is left: one more unit, or a chosen one exchanged for a larger. */
+static bool close_gap(struct shedder *s, uint32_t rank, uint64_t rest)
+{
+    struct mover *mv = s->mv;
+    int64_t least = INT64_MAX;
+    uint32_t in = PLAN_ANY, out = PLAN_ANY, from = s->n_taken > EXCHANGES ? s->n_taken - EXCHANGES : 0;
+
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint32_t u = s->items[i].id;
+        int64_t bytes = (int64_t)(mv->pb->bytes[u] >> 1);
+        if (mv->where[u] == IN_POOL || !loads_may_lose(&mv->loads, rank, u))
+            continue;
+        if (gain(mv, u) >= rest && bytes < least) {
+            least = bytes;
+            in = i;
+            out = PLAN_ANY;
+        }
+        for (uint32_t k = from; k < s->n_taken; k++) {
+            uint32_t v = s->items[s->taken[k]].id;
+            int64_t more = bytes - (int64_t)(mv->pb->bytes[v] >> 1);
+            if (mv->cost[u] >= mv->cost[v] && mv->cost[u] - mv->cost[v] >= rest && more < least) {
+                least = more;
+                in = i;
+                out = k;
+            }
+        }
+    }
+    if (in == PLAN_ANY)
+        return false;
+    if (out != PLAN_ANY) {
+        mover_put(mv, rank, s->items[s->taken[out]].id, POISE_REASON_KEPT);
+        s->taken[out] = s->taken[--s->n_taken];
+    }
+    shed_one(s, in, POISE_REASON_SHED);
+    return true;
+}
+
+/* Takes what is above the target off a rank. */
+static void shed(struct shedder *s, uint32_t rank)
+{
+    struct mover *mv = s->mv;
+    uint64_t rest = mover_over(mv, rank);
+
+    s->n_taken = 0;
+    if (rest == 0)
+        return;
+    list_units(s, rank);
+    for (uint32_t i = 0; i < s->n && rest > 0; i++) {
+        uint32_t u = s->items[i].id;
+        if (gain(mv, u) == 0 || gain(mv, u) > rest || !loads_may_lose(&mv->loads, rank, u))
+            continue;
+        rest -= gain(mv, u);
+        shed_one(s, i, POISE_REASON_SHED);
+    }
+    if (rest > 0 && !close_gap(s, rank, rest))
+        return; /* repair takes it from here */
+}
+
+/* Units above the wanted count leave, the fewest bytes first. */
+static void shed_count(struct shedder *s, uint32_t rank, uint32_t surplus)
+{
+    const struct mover *mv = s->mv;
+
+    list_units(s, rank);
+    while (surplus > 0) {
+        uint32_t best = PLAN_ANY;
+        for (uint32_t i = 0; i < s->n; i++)
+            if (mv->where[s->items[i].id] == rank &&
+                (best == PLAN_ANY || mv->pb->bytes[s->items[i].id] < mv->pb->bytes[s->items[best].id]))
+                best = i;
+        if (best == PLAN_ANY)
+            return;
+        shed_one(s, best, POISE_REASON_COUNT);
+        surplus--;
+    }
+}
+
+/* The smallest unit that lives on the rank, if it is smaller than the one that is to come. */
+static uint32_t smallest_home(const struct mover *mv, uint32_t rank, uint32_t unit)
+{
+    const struct problem *pb = mv->pb;
+
+    for (uint32_t i = pb->unit_of_rank[rank + 1]; i-- > pb->unit_of_rank[rank];) {
+        uint32_t v = mv->home[i];
+        if (mv->where[v] == rank)
+            return mv->position[v] > mv->position[unit] && mv->cost[v] < mv->cost[unit] ? v : PLAN_ANY;
+    }
+    return PLAN_ANY;
+}
+
+static bool put_into(struct mover *mv, uint32_t rank, uint32_t unit)
+{
+    bool closed = mv->exchanges && mv->slots[rank] == 0;
+    uint64_t room = mover_room(mv, rank);
+    uint32_t leaver = closed ? smallest_home(mv, rank, unit) : PLAN_ANY;
+
+    if (closed) {
+        if (leaver == PLAN_ANY || room + mv->cost[leaver] < mv->cost[unit] ||
+            !loads_may_lose(&mv->loads, rank, leaver) || !loads_fits_for(&mv->loads, rank, unit, leaver))
+            return false;
+        mover_take(mv, leaver);
+        mv->reason[leaver] = POISE_REASON_COUNT;
+    } else if (room < mv->cost[unit] || !loads_fits(&mv->loads, rank, unit)) {
+        return false;
+    }
+    mover_put(mv, rank, unit, mv->reason[unit]);
+    return true;
+}
+
+/* Tries the ranks on top of a heap. */
+static bool try_heap(struct mover *mv, struct heap *heap, uint32_t unit)
+{
+    uint32_t popped[CANDIDATES], n_popped = 0, found = PLAN_ANY;
+
+    while (found == PLAN_ANY && heap->n && n_popped < CANDIDATES) {
+        uint32_t rank = heap->id[0];
+        if (!mv->exchanges && mover_room(mv, rank) < mv->cost[unit])
+            break; /* all others have less */
+        heap_remove(heap, rank);
+        popped[n_popped++] = rank;
+        mv->is_open = false;
+        if (put_into(mv, rank, unit))
+            found = rank;
+        mv->is_open = true;
+    }
+    while (n_popped--)
+        mover_changed(mv, popped[n_popped]);
+    return found != PLAN_ANY;
+}
+
+bool mover_refill(struct mover *mv, uint32_t unit)
+{
+    return try_heap(mv, &mv->open, unit) || try_heap(mv, &mv->closed, unit);
+}
+
+static int move_bulk(struct mover *mv)
+{
+    struct problem *pb = mv->pb;
+    struct shedder s = {.mv = mv};
+    uint32_t most = 1, *want = pool_get(&pb->pool, pb->n_ranks, sizeof *want);
+
+    for (uint32_t r = 0; r < pb->n_ranks; r++) {
+        uint32_t n = pb->unit_of_rank[r + 1] - pb->unit_of_rank[r];
+        most = n > most ? n : most;
+    }
+    s.items = pool_get(&pb->pool, most, sizeof *s.items);
+    s.scratch = pool_get(&pb->pool, most, sizeof *s.scratch);
+    s.taken = pool_get(&pb->pool, most, sizeof *s.taken);
+    if (!want || !s.items || !s.scratch || !s.taken || want_counts(pb, want) < 0)
+        return -ENOMEM;
+    mv->small = mv->exchanges ? small_cost(mv) : 0;
+    for (uint32_t r = 0; r < pb->n_ranks; r++) {
+        uint32_t g = pb->size ? pb->size[0] : 1, n = mv->loads.count[r];
+        shed(&s, r);
+        if (!mv->exchanges)
+            continue;
+        if (n > want[r] && s.n_taken < (n - want[r]) / g)
+            shed_count(&s, r, (n - want[r]) / g - s.n_taken);
+        mv->slots[r] = mv->slots[r] + want[r] / g - n / g; /* unsigned: the sum is never below 0 */
+    }
+    mover_open(mv);
+    for (uint32_t i = 0; i < pb->n_units; i++) {
+        uint32_t u = pb->sorted[i].id;
+        if (mv->where[u] == IN_POOL && !mover_refill(mv, u))
+            mover_squeeze(mv, u);
+    }
+    return 0;
+}
+
+/* Units that all have one size can be exchanged one for one; others only by repair. */
+static bool alike(const struct problem *pb)
+{
+    for (uint32_t u = 1; pb->size && u < pb->n_units; u++)
+        if (pb->size[u] != pb->size[0])
+            return false;
+    return true;
+}
+
+static bool all_placed(const struct mover *mv)
+{
+    for (uint32_t u = 0; u < mv->pb->n_units; u++)
+        if (mv->where[u] == IN_POOL)
+            return false;
+    return true;
+}
+
+static uint8_t reason_of(const struct mover *mv, uint32_t unit)
+{
+    if (mv->where[unit] != mv->pb->unit_rank[unit])
+        return mv->reason[unit];
+    return mv->cost[unit] ? POISE_REASON_KEPT : POISE_REASON_ZERO;
+}
+
+int least_move_place(struct problem *pb, struct layout *layout, struct poise_err *err)
+{
+    struct mover mv;
+
+    if (mover_init(&mv, pb) < 0)
+        return err_set(err, -ENOMEM, "no memory to plan %u samples", pb->n_samples);
+    mv.exchanges = pb->req->count != POISE_COUNT_FREE;
+    mv.work = (uint64_t)WORK_A_UNIT * (pb->n_units + 64);
+    if (mv.exchanges && !alike(pb))
+        mover_open(&mv);
+    else if (move_bulk(&mv) < 0)
+        return err_set(err, -ENOMEM, "no memory to plan %u samples", pb->n_samples);
+    if (!all_placed(&mv))
+        return err_set(err, -ENOSPC, "least_move found no rank under caps and counts for some samples");
+    mover_repair(&mv);
+    mover_return(&mv);
+    for (uint32_t u = 0; u < pb->n_units; u++) {
+        layout->rank[u] = mv.where[u];
+        layout->reason[u] = reason_of(&mv, u);
+    }
+    return 0;
+}

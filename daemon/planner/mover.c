@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Book-keeping of least_move: one place changes where a unit is, so that loads, lists and holes always agree. */
+#include "mover.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define SUM_BITS 62 /* two sums and a sign fit in 64 bits */
+
+#define GET(field, n)                                                                                                  \
+    do {                                                                                                               \
+        if (!(mv->field = pool_get(&pb->pool, (n), sizeof *mv->field)))                                                \
+            return -ENOMEM;                                                                                            \
+    } while (0)
+
+static void scale_costs(struct mover *mv)
+{
+    const struct problem *pb = mv->pb;
+    uint32_t shift = 0;
+
+    while (pb->cost_total >> shift >> SUM_BITS || pb->target >> shift >> SUM_BITS)
+        shift++;
+    for (uint32_t u = 0; u < pb->n_units; u++)
+        mv->cost[u] = pb->cost[u] >> shift;
+    for (uint32_t r = 0; r < pb->n_ranks; r++) {
+        u128 target = pb->has_speeds ? pb->target * pb->speed[r] / 1000000u : pb->target;
+        mv->target[r] = target >> shift >> SUM_BITS ? (uint64_t)1 << SUM_BITS : (uint64_t)(target >> shift);
+    }
+}
+
+int mover_init(struct mover *mv, struct problem *pb)
+{
+    uint32_t *fill = pool_get(&pb->pool, pb->n_ranks, sizeof *fill);
+
+    memset(mv, 0, sizeof *mv);
+    mv->pb = pb;
+    GET(cost, pb->n_units);
+    GET(load, pb->n_ranks);
+    GET(target, pb->n_ranks);
+    GET(where, pb->n_units);
+    GET(position, pb->n_units);
+    GET(home, pb->n_units);
+    GET(guest_first, pb->n_ranks);
+    GET(guest_next, pb->n_units);
+    GET(reason, pb->n_units);
+    GET(slots, pb->n_ranks);
+    if (!fill || loads_new(pb, &mv->loads) < 0 || heap_new(&pb->pool, pb->n_ranks, &mv->closed) < 0 ||
+        heap_new(&pb->pool, pb->n_ranks, &mv->open) < 0)
+        return -ENOMEM;
+    scale_costs(mv);
+    memset(mv->guest_first, 0xff, pb->n_ranks * sizeof *mv->guest_first);
+    memcpy(mv->where, pb->unit_rank, pb->n_units * sizeof *mv->where);
+    for (uint32_t i = 0; i < pb->n_units; i++) {
+        uint32_t u = pb->sorted[i].id, r = pb->unit_rank[u];
+        mv->position[u] = i;
+        mv->home[pb->unit_of_rank[r] + fill[r]++] = u;
+    }
+    for (uint32_t u = 0; u < pb->n_units; u++) {
+        mv->load[pb->unit_rank[u]] += mv->cost[u];
+        loads_add(&mv->loads, pb->unit_rank[u], u);
+    }
+    return 0;
+}
+
+static void remove_guest(struct mover *mv, uint32_t rank, uint32_t unit)
+{
+    uint32_t *link = &mv->guest_first[rank];
+
+    while (*link != unit)
+        link = &mv->guest_next[*link];
+    *link = mv->guest_next[unit];
+}
+
+/* Least where most may come in. */
+static u128 room_key(const struct mover *mv, uint32_t rank)
+{
+    u128 reserved = mv->slots[rank] ? (u128)(mv->slots[rank] - 1) * mv->small : 0;
+
+    return ((u128)1 << 64) + mv->load[rank] + reserved - mv->target[rank];
+}
+
+void mover_changed(struct mover *mv, uint32_t rank)
+{
+    struct heap *to = mv->slots[rank] ? &mv->open : &mv->closed, *from = mv->slots[rank] ? &mv->closed : &mv->open;
+
+    if (!mv->is_open)
+        return;
+    if (heap_has(from, rank))
+        heap_remove(from, rank);
+    if (heap_has(to, rank)) {
+        to->key[rank] = room_key(mv, rank);
+        heap_moved(to, rank);
+    } else if (mv->pb->count_max[rank] > 0) {
+        heap_push(to, rank, room_key(mv, rank));
+    }
+}
+
+void mover_take(struct mover *mv, uint32_t unit)
+{
+    uint32_t rank = mv->where[unit];
+
+    if (rank != mv->pb->unit_rank[unit])
+        remove_guest(mv, rank, unit);
+    loads_remove(&mv->loads, rank, unit);
+    mv->load[rank] -= mv->cost[unit];
+    mv->where[unit] = IN_POOL;
+    mv->slots[rank] += mv->exchanges;
+    mover_changed(mv, rank);
+}
+
+void mover_put(struct mover *mv, uint32_t rank, uint32_t unit, uint8_t reason)
+{
+    if (rank != mv->pb->unit_rank[unit]) {
+        mv->guest_next[unit] = mv->guest_first[rank];
+        mv->guest_first[rank] = unit;
+    }
+    loads_add(&mv->loads, rank, unit);
+    mv->load[rank] += mv->cost[unit];
+    mv->where[unit] = rank;
+    mv->slots[rank] -= mv->exchanges;
+    mv->reason[unit] = reason;
+    mover_changed(mv, rank);
+}
+
+void mover_open(struct mover *mv)
+{
+    mv->is_open = true;
+    for (uint32_t r = 0; r < mv->pb->n_ranks; r++)
+        mover_changed(mv, r);
+}

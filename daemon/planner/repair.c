@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What bulk moving leaves: units that fit no hole as they are, and ranks still above the target. Both are searched for the
+ * change that costs the fewest bytes, among the ranks with the largest holes; all within a bound on work, so that time never
+ * depends on how hard a batch is.
+ */
+#include "mover.h"
+
+#define RANKS 12  /* with the largest holes that a search looks at: half of what it finds among 64 it finds among 12 */
+#define GUESTS 16 /* of a rank that a search looks at */
+
+/* Ranks near the top of the heaps (the first entries of a heap are its largest but for few). */
+static uint32_t candidates(const struct mover *mv, uint32_t except, uint32_t ranks[2 * RANKS])
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < mv->open.n && n < RANKS; i++)
+        if (mv->open.id[i] != except)
+            ranks[n++] = mv->open.id[i];
+    for (uint32_t i = 0, k = 0; i < mv->closed.n && k < RANKS; i++, k++)
+        if (mv->closed.id[i] != except)
+            ranks[n++] = mv->closed.id[i];
+    return n;
+}
+
+struct change {
+    uint32_t unit, rank, back; /* unit goes to rank, back (PLAN_ANY: nothing) comes from there */
+    int64_t bytes;
+    uint64_t shift; /* cost that changes sides */
+};
+
+/* The place in a rank's home list of the first unit that costs at most `cost` (the list falls). */
+static uint32_t first_at_most(const struct mover *mv, uint32_t rank, uint64_t cost)
+{
+    uint32_t low = mv->pb->unit_of_rank[rank], high = mv->pb->unit_of_rank[rank + 1];
+
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        if (mv->cost[mv->home[mid]] > cost)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+/* -------------------------------------------------------------------------------------------------------- squeezing in */
+
+/* A unit of the rank, smaller than `unit`, that leaves enough room for it: the fewest bytes. */
+static void leaver_in(struct mover *mv, uint32_t rank, uint32_t unit, struct change *best)
+{
+    const struct problem *pb = mv->pb;
+    uint64_t room = mover_hole(mv, rank);
+    u128 reserved = (u128)mv->slots[rank] * mv->small;
+    room = room > reserved ? room - (uint64_t)reserved : 0;
+    uint64_t need = mv->cost[unit] > room ? mv->cost[unit] - room : 0;
+    uint32_t seen = 0;
+
+    if (mv->cost[unit] == 0)
+        return;
+    for (uint32_t v = mv->guest_first[rank]; v != PLAN_ANY && seen < GUESTS; v = mv->guest_next[v], seen++)
+        if (mv->cost[v] >= need && mv->cost[v] < mv->cost[unit] && unit_size(pb, v) == unit_size(pb, unit) &&
+            (best->back == PLAN_ANY || best->bytes > 0) && loads_fits_for(&mv->loads, rank, unit, v)) {
+            *best = (struct change){unit, rank, v, 0, mv->cost[v]}; /* it moves anyway */
+        }
+    /* Smallest first that is large enough. */
+    for (uint32_t i = first_at_most(mv, rank, need ? need - 1 : 0), n = 0; i-- > pb->unit_of_rank[rank] && n < GUESTS; n++) {
+        uint32_t v = mv->home[i];
+        int64_t bytes = (int64_t)(pb->bytes[v] >> 1);
+        if (mv->cost[v] >= mv->cost[unit])
+            return;
+        if (mv->where[v] != rank || mv->cost[v] < need || (best->back != PLAN_ANY && bytes >= best->bytes) ||
+            unit_size(pb, v) != unit_size(pb, unit) || !loads_may_lose(&mv->loads, rank, v) ||
+            !loads_fits_for(&mv->loads, rank, unit, v))
+            continue;
+        *best = (struct change){unit, rank, v, bytes, mv->cost[v]};
+        return;
+    }
+}
+
+/* Somewhere under the caps, even above the target: where it sticks out least of those seen first, else home, else anywhere. */
+static bool put_anywhere(struct mover *mv, uint32_t unit)
+{
+    uint32_t ranks[2 * RANKS], n = candidates(mv, PLAN_ANY, ranks), best = PLAN_ANY, home = mv->pb->unit_rank[unit];
+
+    for (uint32_t i = 0; i < n; i++)
+        if ((!mv->exchanges || mv->slots[ranks[i]] > 0) && loads_fits(&mv->loads, ranks[i], unit) &&
+            (best == PLAN_ANY || mover_room(mv, ranks[i]) > mover_room(mv, best)))
+            best = ranks[i];
+    if (best == PLAN_ANY && (!mv->exchanges || mv->slots[home] > 0) && loads_fits(&mv->loads, home, unit))
+        best = home;
+    for (uint32_t r = 0; r < mv->pb->n_ranks && best == PLAN_ANY && mv->work > 0; r++, mv->work--)
+        if ((!mv->exchanges || mv->slots[r] > 0) && loads_fits(&mv->loads, r, unit))
+            best = r;
+    if (best == PLAN_ANY)
+        return false;
+    mover_put(mv, best, unit, mv->reason[unit]);
+    return true;
+}
+
+bool mover_squeeze(struct mover *mv, uint32_t unit)
+{
+    uint32_t ranks[2 * RANKS];
+
+    /* What is pushed out is smaller each time, so this ends. */
+    while (!mover_refill(mv, unit)) {
+        struct change best = {.back = PLAN_ANY};
+        uint32_t n = candidates(mv, PLAN_ANY, ranks);
+        for (uint32_t i = 0; i < n && mv->work > GUESTS; i++, mv->work -= GUESTS)
+            leaver_in(mv, ranks[i], unit, &best);
+        if (best.back == PLAN_ANY)
+            return put_anywhere(mv, unit);
+        uint8_t why = mv->reason[unit];
+        mover_take(mv, best.back);
+        mover_put(mv, best.rank, unit, why);
+        unit = best.back;
+        mv->reason[unit] = POISE_REASON_SWAP;
+    }
+    return true;
+}
+
+/* -------------------------------------------------------------------------------------------------- ranks that stick out */
+
+/* Is `a` better? Whatever brings the rank to its target beats what does not; then fewest bytes, else most cost shifted. */
+static bool better(const struct change *a, const struct change *b, uint64_t over)
+{
+    bool a_done = a->shift >= over, b_done = b->shift >= over;
+
+    if (b->unit == PLAN_ANY || a_done != b_done)
+        return b->unit == PLAN_ANY || a_done;
+    if (a_done)
+        return a->bytes < b->bytes || (a->bytes == b->bytes && a->shift < b->shift);
+    return a->shift > b->shift || (a->shift == b->shift && a->bytes < b->bytes);
+}
+
+/* Caps and counts, by trying; everything is as before afterwards. */
+static bool allowed(struct mover *mv, uint32_t from, const struct change *c)
+{
+    bool ok;
+
+    loads_remove(&mv->loads, from, c->unit);
+    if (c->back != PLAN_ANY)
+        loads_remove(&mv->loads, c->rank, c->back);
+    ok = loads_fits(&mv->loads, c->rank, c->unit);
+    loads_add(&mv->loads, c->rank, c->unit);
+    if (c->back != PLAN_ANY) {
+        ok = ok && loads_fits(&mv->loads, from, c->back);
+        loads_add(&mv->loads, from, c->back);
+    }
+    ok = ok && loads_not_emptier(&mv->loads) && mv->loads.count[from] >= mv->pb->count_min[from];
+    if (c->back != PLAN_ANY) {
+        loads_remove(&mv->loads, from, c->back);
+        loads_add(&mv->loads, c->rank, c->back);
+    }
+    loads_remove(&mv->loads, c->rank, c->unit);
+    loads_add(&mv->loads, from, c->unit);
+    return ok;
+}
+
+static void consider(struct mover *mv, uint32_t from, struct change c, uint64_t over, struct change *best)
+{
+    uint64_t cost = mv->cost[c.unit], less = c.back == PLAN_ANY ? 0 : mv->cost[c.back];
+
+    if (cost <= less)
+        return;
+    c.shift = cost - less;
+    c.bytes = mover_bytes(mv, c.unit, c.rank) + (c.back == PLAN_ANY ? 0 : mover_bytes(mv, c.back, from));
+    if (better(&c, best, over) && allowed(mv, from, &c))
+        *best = c;
+}
+
+/* All changes that send `unit` to the rank without lifting that above its target. */
+static void search(struct mover *mv, uint32_t from, uint32_t unit, uint32_t to, uint64_t over, struct change *best)
+{
+    uint64_t cost = mv->cost[unit], hole = mover_hole(mv, to);
+    uint32_t end = mv->pb->unit_of_rank[to + 1], seen = 0;
+
+    if (cost <= hole)
+        consider(mv, from, (struct change){.unit = unit, .rank = to, .back = PLAN_ANY}, over, best);
+    for (uint32_t v = mv->guest_first[to]; v != PLAN_ANY && seen < GUESTS; v = mv->guest_next[v], seen++)
+        if (cost > mv->cost[v] && cost - mv->cost[v] <= hole)
+            consider(mv, from, (struct change){.unit = unit, .rank = to, .back = v}, over, best);
+    /* From the largest that still brings `from` to its target, two that live here; and the largest shift that fits. */
+    uint32_t i = first_at_most(mv, to, cost > over ? cost - over : 0), n = 0;
+    for (; i < end && n < 3; i++)
+        if (mv->where[mv->home[i]] == to) {
+            if (cost - mv->cost[mv->home[i]] > hole)
+                break;
+            consider(mv, from, (struct change){.unit = unit, .rank = to, .back = mv->home[i]}, over, best);
+            n++;
+        }
+    if (best->unit != PLAN_ANY && best->shift >= over)
+        return;
+    i = first_at_most(mv, to, cost > hole ? cost - hole - 1 : 0);
+    for (n = 0; i-- > mv->pb->unit_of_rank[to] && n < 3; n++)
+        if (mv->where[mv->home[i]] == to && mv->cost[mv->home[i]] < cost && cost - mv->cost[mv->home[i]] <= hole) {
+            consider(mv, from, (struct change){.unit = unit, .rank = to, .back = mv->home[i]}, over, best);
+            break;
+        }
+}
+
+static void apply(struct mover *mv, uint32_t from, const struct change *c)
+{
+    mover_take(mv, c->unit);
+    if (c->back != PLAN_ANY)
+        mover_take(mv, c->back);
+    mover_put(mv, c->rank, c->unit, c->back == PLAN_ANY ? POISE_REASON_SHED : POISE_REASON_SWAP);
+    if (c->back != PLAN_ANY)
+        mover_put(mv, from, c->back, POISE_REASON_SWAP);
+}
+
+/* One change for a rank above its target; false: none helps. */
+static bool improve(struct mover *mv, uint32_t rank)
+{
+    struct change best = {.unit = PLAN_ANY};
+    uint32_t ranks[2 * RANKS], n = candidates(mv, rank, ranks);
+    uint64_t over = mover_over(mv, rank);
+
+    for (uint32_t k = 0; k < n; k++) {
+        if (mover_hole(mv, ranks[k]) == 0)
+            continue;
+        for (uint32_t i = mv->pb->unit_of_rank[rank]; i < mv->pb->unit_of_rank[rank + 1] && mv->work; i++, mv->work--)
+            if (mv->where[mv->home[i]] == rank && mv->cost[mv->home[i]] > 0)
+                search(mv, rank, mv->home[i], ranks[k], over, &best);
+        for (uint32_t v = mv->guest_first[rank]; v != PLAN_ANY && mv->work; v = mv->guest_next[v], mv->work--)
+            if (mv->cost[v] > 0)
+                search(mv, rank, v, ranks[k], over, &best);
+    }
+    if (best.unit == PLAN_ANY)
+        return false;
+    apply(mv, rank, &best);
+    return true;
+}
+
+void mover_repair(struct mover *mv)
+{
+    for (uint32_t r = 0; r < mv->pb->n_ranks; r++)
+        while (mover_over(mv, r) > 0 && mv->work > 0 && improve(mv, r))
+            ;
+}
+
+void mover_return(struct mover *mv)
+{
+    for (uint32_t u = 0; u < mv->pb->n_units && !mv->exchanges; u++) {
+        uint32_t home = mv->pb->unit_rank[u], at = mv->where[u];
+        struct change back = {.unit = u, .rank = home, .back = PLAN_ANY};
+        if (at == home || mover_hole(mv, home) < mv->cost[u] || !allowed(mv, at, &back))
+            continue;
+        mover_take(mv, u);
+        mover_put(mv, home, u, POISE_REASON_KEPT);
+    }
+}
