@@ -57,6 +57,12 @@ static inline uint64_t mover_over(const struct mover *mv, uint32_t rank)
     return mv->load[rank] > mv->target[rank] ? mv->load[rank] - mv->target[rank] : 0;
 }
 
+/* What costs nothing moves only for a count. */
+static inline bool mover_may_move(const struct mover *mv, uint32_t unit)
+{
+    return mv->cost[unit] > 0 || mv->exchanges;
+}
+
 /* What the rank may still take if its slots get small units. */
 static inline uint64_t mover_room(const struct mover *mv, uint32_t rank)
 {

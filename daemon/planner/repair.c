@@ -69,7 +69,7 @@ static void leaver_in(struct mover *mv, uint32_t rank, uint32_t unit, struct cha
         int64_t bytes = (int64_t)(pb->bytes[v] >> 1);
         if (mv->cost[v] >= mv->cost[unit])
             return;
-        if (mv->where[v] != rank || mv->cost[v] < need || (best->back != PLAN_ANY && bytes >= best->bytes) ||
+        if (mv->where[v] != rank || !mover_may_move(mv, v) || mv->cost[v] < need || (best->back != PLAN_ANY && bytes >= best->bytes) ||
             unit_size(pb, v) != unit_size(pb, unit) || !loads_may_lose(&mv->loads, rank, v) ||
             !loads_fits_for(&mv->loads, rank, unit, v))
             continue;
@@ -161,7 +161,7 @@ static void consider(struct mover *mv, uint32_t from, struct change c, uint64_t 
 {
     uint64_t cost = mv->cost[c.unit], less = c.back == PLAN_ANY ? 0 : mv->cost[c.back];
 
-    if (cost <= less)
+    if (cost <= less || (c.back != PLAN_ANY && !mover_may_move(mv, c.back)))
         return;
     c.shift = cost - less;
     c.bytes = mover_bytes(mv, c.unit, c.rank) + (c.back == PLAN_ANY ? 0 : mover_bytes(mv, c.back, from));
