@@ -302,7 +302,6 @@ static int check_codes(const struct poise_options *opt, struct poise_err *err)
 
 static int resolve_what(const struct poise_options *opt, struct options *options, struct poise_err *err)
 {
-    struct poise_plan_request req = {.size = sizeof req};
     int rc = check_codes(opt, err);
 
     if (rc == 0)
@@ -326,7 +325,16 @@ static int resolve_what(const struct poise_options *opt, struct options *options
     options->cap_bytes_rank = opt->cap_bytes_rank;
     memcpy(options->cap_length_rank, opt->cap_length_rank, sizeof options->cap_length_rank);
     memcpy(options->cap_length_micro_batch, opt->cap_length_micro_batch, sizeof options->cap_length_micro_batch);
-    options_request(options, &req);
+    return 0;
+}
+
+/* Combinations: the planner knows which go together. */
+static int check_what(const struct settings *s, struct poise_err *err)
+{
+    struct poise_plan_request req = {.size = sizeof req};
+
+    options_request(&s->options, &req);
+    req.n_ranks = s->join.n_ranks;
     return plan_check_options(&req, err);
 }
 
@@ -389,6 +397,8 @@ int settings_resolve(const struct poise_options *opt, struct settings *ret_setti
         rc = resolve_what(&own, &s.options, err);
     if (rc == 0)
         rc = resolve_who(&own, &s.join, err);
+    if (rc == 0)
+        rc = check_what(&s, err);
     if (rc == 0)
         rc = options_write(&s.options, &s.join.options, &s.join.n_options, err);
     if (rc < 0) {
