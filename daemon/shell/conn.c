@@ -245,7 +245,7 @@ static int forward(struct conn *conn, const struct local_message *msg, int fd)
     if (!parcel)
         return -ENOMEM;
     uint32_t n = local->handler.peers(local->handler.data, conn->session, local->scratch, local->scratch_places);
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n && i < local->scratch_places; i++) {
         struct conn *peer = (struct conn *)(uintptr_t)map_get(&local->by_session, local->scratch[i]);
         if (peer && peer != conn)
             deliver(peer, parcel);

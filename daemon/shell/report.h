@@ -21,6 +21,7 @@ struct shell_report {
     struct roles_counters roles;
     struct node_report node;
     struct group_report *groups;
+    uint64_t *idle_ms; /* [n_groups] since the newest outcome */
     uint32_t n_groups;
 };
 
@@ -29,9 +30,9 @@ bool report_belongs(const struct node_report_process *process, const struct grou
 
 /*
  * One line that says how a group is and what to do about it: "loader-bound on rank 17: balancing cannot help". Pure: of
- * several things that are true it names the one that holds the group up.
+ * several things that are true it names the one that holds the group up. idle_ms: since its newest outcome.
  */
-void verdict(const struct shell_report *report, const struct group_report *group, char *text, size_t n_text);
+void verdict(const struct shell_report *report, const struct group_report *group, uint64_t idle_ms, char *text, size_t n_text);
 
 /* The JSON of /status; the keys are documented in status_json.c. NULL: no memory. Caller frees with free(). */
 char *status_json(const struct shell_report *report);

@@ -19,6 +19,7 @@
 #include "daemon/shell/log.h"
 
 #define LINGER_MS 50 /* ZeroMQ's thread needs far less, deaths are to be told in less than a second */
+#define OUTCOMES_MAX 1024u /* epochs remembered for status; then all are forgotten, which only delays a verdict */
 #define QUEUE_BUSY 256u /* above it the router stops reading; the roles' own messages are few */
 
 struct roles_event {
@@ -170,11 +171,31 @@ static void apply_node(struct roles *roles, const struct core_update *up)
     set_timer(&roles->node_timer, on_node_timer, up->next_ms);
 }
 
+/* For status: the machines do not tell how long a group has been at its step. */
+static void note_outcome(struct roles *roles, const struct wire_message *msg)
+{
+    struct wire_id epoch = msg->type == WIRE_OUTCOME ? msg->outcome.epoch : msg->roster.epoch;
+    if (msg->type != WIRE_OUTCOME && msg->type != WIRE_ROSTER)
+        return;
+    if (roles->outcomes.n_used >= OUTCOMES_MAX)
+        map_free(&roles->outcomes);
+    if (map_put(&roles->outcomes, epoch.lo | 1, roles_now_ms()) < 0)
+        return;
+}
+
+uint64_t roles_idle_ms(const struct roles *roles, struct wire_id epoch)
+{
+    uint64_t at = map_get(&roles->outcomes, epoch.lo | 1);
+    return at ? roles_now_ms() - at : 0;
+}
+
 static void apply_coordinator(struct roles *roles, const struct core_update *up)
 {
     write_logs(up);
-    for (uint32_t i = 0; i < up->n_sends; i++)
+    for (uint32_t i = 0; i < up->n_sends; i++) {
+        note_outcome(roles, up->sends[i].msg);
         pass(roles, false, up->sends[i].to, up->sends[i].msg);
+    }
     for (uint32_t i = 0; i < up->n_publishes; i++)
         pass(roles, false, roles->inner_link, up->publishes[i]);
     set_timer(&roles->coordinator_timer, on_coordinator_timer, up->next_ms);
@@ -299,6 +320,7 @@ static void end_lingering_of(struct roles *roles, uint32_t uid, uint32_t pid)
 static int on_bound(void *data, uint64_t session, struct poise_err *err)
 {
     struct roles *roles = data;
+    struct wire_message welcome = {.type = WIRE_WELCOME, .welcome = {WIRE_VERSION, roles->instance, roles->mode}};
     struct roles_event *begin = calloc(1, sizeof *begin), *end = calloc(1, sizeof *end);
     uint32_t uid, pid;
     if (!begin || !end || !local_credentials(roles->local, session, &uid, &pid) ||
@@ -311,6 +333,7 @@ static int on_bound(void *data, uint64_t session, struct poise_err *err)
     *end = (struct roles_event){.kind = NODE_SESSION_END, .session = session, .uid = uid, .pid = pid};
     end_lingering_of(roles, uid, pid);
     push(roles, begin);
+    send_to_process(roles, session, &welcome);
     return 0;
 }
 
@@ -398,7 +421,7 @@ static int make_machines(struct roles *roles, const struct config *c)
 int roles_init(struct roles *roles, uv_loop_t *loop, const struct config *config, struct router *router, struct local *local,
                struct poise_err *err)
 {
-    *roles = (struct roles){.router = router, .local = local};
+    *roles = (struct roles){.router = router, .local = local, .mode = config->mode};
     roles->last = &roles->first;
     if (getrandom(&roles->instance, sizeof roles->instance, 0) != sizeof roles->instance)
         return err_set(err, -errno, "getrandom: %s", strerror(errno));
@@ -449,6 +472,7 @@ void roles_fini(struct roles *roles)
     for (uint32_t i = 0; i < roles->ends.n_places; i++)
         free((void *)(uintptr_t)roles->ends.entries[i].value);
     map_free(&roles->ends);
+    map_free(&roles->outcomes);
     roles->first = roles->lingering = NULL;
     coordinator_free(roles->coordinator);
     node_free(roles->node);

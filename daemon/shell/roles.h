@@ -29,11 +29,13 @@ struct roles {
     struct router *router;
     struct local *local;
     struct wire_id instance;
+    uint32_t mode; /* of jobs without one of their own: what WELCOME says; the node tells a job's own after JOIN */
     struct roles_counters counters;
     uint64_t inner_link; /* the node's number of the coordinator in this process */
     uint64_t outer_link; /* the last one that was complained about, plus 1 */
     struct roles_event *first, **last; /* the queue */
     uint32_t n_queued;
+    struct map outcomes; /* epoch (its low half) -> when its newest outcome was */
     struct map ends; /* session -> its end, an event made when it begins: that must not fail */
     struct roles_event *lingering; /* ends that wait for a last message, the oldest first */
     uv_idle_t turn;
@@ -52,6 +54,9 @@ struct local_handler roles_local_handler(struct roles *roles);
 /* Sets the mode of a group ("" all), or of all groups of a job, or of all jobs ("") that `uid` may change. Errors: those of
  * NODE_SET_MODE. */
 int roles_set_mode(struct roles *roles, const char *job, const char *group, uint32_t mode, uint32_t uid, struct poise_err *err);
+
+/* How long ago the epoch's newest outcome was decided here, or the epoch began; 0 where it is not known. */
+uint64_t roles_idle_ms(const struct roles *roles, struct wire_id epoch);
 
 uint64_t roles_now_ms(void); /* the clock of both machines: monotonic */
 

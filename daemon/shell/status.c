@@ -61,7 +61,14 @@ say(struct MHD_Connection *connection, unsigned code, const char *format, ...)
     return answer(connection, code, "text/plain; charset=utf-8", text);
 }
 
-/* report->groups and ->node.processes: caller frees. */
+static void report_free(struct shell_report *report)
+{
+    free(report->groups);
+    free(report->idle_ms);
+    free(report->node.processes);
+}
+
+/* Caller frees with report_free(). */
 static int gather(const struct status *status, struct shell_report *ret_report)
 {
     const struct status_sources *s = &status->sources;
@@ -74,11 +81,16 @@ static int gather(const struct status *status, struct shell_report *ret_report)
     if (rc < 0)
         return rc;
     rc = coordinator_report(s->roles->coordinator, now, &report.groups, &report.n_groups);
-    if (rc < 0)
-        free(report.node.processes);
-    else
-        *ret_report = report;
-    return rc;
+    if (rc == 0 && !(report.idle_ms = calloc(report.n_groups + 1, sizeof *report.idle_ms)))
+        rc = -ENOMEM;
+    if (rc < 0) {
+        report_free(&report);
+        return rc;
+    }
+    for (uint32_t i = 0; i < report.n_groups; i++)
+        report.idle_ms[i] = roles_idle_ms(s->roles, report.groups[i].epoch);
+    *ret_report = report;
+    return 0;
 }
 
 static enum MHD_Result answer_report(const struct status *status, struct MHD_Connection *connection, const char *type,
@@ -88,8 +100,7 @@ static enum MHD_Result answer_report(const struct status *status, struct MHD_Con
     if (gather(status, &report) < 0)
         return say(connection, MHD_HTTP_INTERNAL_SERVER_ERROR, "no memory for the report\n");
     char *text = write_text(&report);
-    free(report.groups);
-    free(report.node.processes);
+    report_free(&report);
     return answer(connection, MHD_HTTP_OK, type, text);
 }
 

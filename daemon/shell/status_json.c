@@ -8,7 +8,8 @@
  *   groups    [{job, group, uid, state ("forming", "running", "ended", "aborted"), verdict, mode, epoch, algorithm,
  *              ranks, replicas, nodes, joined, first_step, step (the lowest open one), decided, planned, errors,
  *              samples, samples_moved, samples_dropped, bytes, bytes_moved,
- *              waiting   {ranks, total, ms},
+ *              idle_ms (since the newest outcome),
+ *              waiting   {ranks, total, ms} of which the coordinator lacks metadata: a node sends that of its ranks together,
  *              predicted {samples, bytes, bytes_moved, samples_moved, cost_before, cost_after, cost_mean,
  *                         imbalance_before, imbalance_after, length_micro_batch_before, length_micro_batch_after,
  *                         lacking_before, lacking_after, mode} of the newest planned step, or null,
@@ -185,11 +186,12 @@ static void set_totals(json_t *o, const struct group_report *g)
     set_number(o, "bytes_moved", g->bytes_moved);
 }
 
-static json_t *group_json(const struct shell_report *r, const struct group_report *g)
+static json_t *group_json(const struct shell_report *r, uint32_t i)
 {
+    const struct group_report *g = &r->groups[i];
     char line[768];
     json_t *o = json_object(), *processes = json_array();
-    verdict(r, g, line, sizeof line);
+    verdict(r, g, r->idle_ms[i], line, sizeof line);
     set_text(o, "job", g->job);
     set_text(o, "group", g->group);
     set_number(o, "uid", g->uid);
@@ -203,6 +205,7 @@ static json_t *group_json(const struct shell_report *r, const struct group_repor
     set_number(o, "nodes", g->n_nodes);
     set_number(o, "joined", g->n_joined);
     set_totals(o, g);
+    set_number(o, "idle_ms", r->idle_ms[i]);
     json_object_set_new(o, "waiting", waiting_json(g));
     json_object_set_new(o, "predicted", predicted_json(g));
     json_object_set_new(o, "measured", measured_json(r, g));
@@ -210,9 +213,9 @@ static json_t *group_json(const struct shell_report *r, const struct group_repor
         set_text(o, "error", g->error);
     else
         json_object_set_new(o, "error", json_null());
-    for (uint32_t i = 0; i < r->node.n_processes; i++)
-        if (report_belongs(&r->node.processes[i], g))
-            json_array_append_new(processes, process_json(&r->node.processes[i]));
+    for (uint32_t p = 0; p < r->node.n_processes; p++)
+        if (report_belongs(&r->node.processes[p], g))
+            json_array_append_new(processes, process_json(&r->node.processes[p]));
     json_object_set_new(o, "processes", processes);
     return o;
 }
@@ -256,7 +259,7 @@ static json_t *status_object(const struct shell_report *r)
     set_number(o, "queued", r->n_queued);
     json_object_set_new(o, "counters", counters_json(r));
     for (uint32_t i = 0; i < r->n_groups; i++)
-        json_array_append_new(groups, group_json(r, &r->groups[i]));
+        json_array_append_new(groups, group_json(r, i));
     json_object_set_new(o, "groups", groups);
     return o;
 }

@@ -80,29 +80,62 @@ static void forming(const struct group_report *group, struct line *line)
     add(line, " to join");
 }
 
-/* What a missing rank said that it does: its own loader is the usual answer. */
-static bool is_loader(const struct shell_report *report, const struct group_report *group, uint32_t rank)
+/* What replica 0 of a rank of this node said of itself last; NULL: not here. */
+static const struct wire_report *heard_of(const struct shell_report *report, const struct group_report *group, uint32_t rank)
 {
     for (uint32_t i = 0; i < report->node.n_processes; i++) {
         const struct node_report_process *p = &report->node.processes[i];
         if (report_belongs(p, group) && p->rank == rank && p->replica == 0)
-            return p->last.waiting == WIRE_WAIT_LOADER;
+            return &p->last;
     }
-    return false;
+    return NULL;
 }
 
-static void held_up(const struct shell_report *report, const struct group_report *group, struct line *line)
+struct behind { /* ranks that have not submitted the oldest open step */
+    uint32_t ranks[NAMED];
+    uint32_t n_named, n, n_by[5]; /* by what they say to wait for */
+};
+
+static void add_behind(struct behind *behind, uint32_t rank, const struct wire_report *heard)
 {
-    uint32_t n_named = group->n_waiting < 16 ? group->n_waiting : 16, n_loader = 0;
-    for (uint32_t i = 0; i < n_named; i++)
-        n_loader += is_loader(report, group, group->waiting[i]);
-    bool loader = n_loader == n_named;
-    add(line, loader ? "loader-bound on " : "waiting for ");
-    add_ranks(line, group->waiting, n_named, group->n_waiting);
-    if (loader)
-        add(line, ": balancing cannot help");
+    if (behind->n_named < NAMED)
+        behind->ranks[behind->n_named++] = rank;
+    behind->n++;
+    behind->n_by[heard && heard->waiting < 5 ? heard->waiting : WIRE_WAIT_NOTHING]++;
+}
+
+/* The coordinator knows which ranks' metadata it has; but a node sends that of its ranks together, so of ranks here their own
+ * reports say more. */
+static struct behind who_is_behind(const struct shell_report *report, const struct group_report *group)
+{
+    struct behind behind = {.n = 0};
+    bool told = group->n_waiting && group->n_waiting <= 16 && group->n_waiting < group->n_ranks;
+    for (uint32_t i = 0; i < (told ? group->n_waiting : group->n_ranks); i++) {
+        uint32_t rank = told ? group->waiting[i] : i;
+        const struct wire_report *heard = heard_of(report, group, rank);
+        if (heard ? heard->submitted <= group->decided : told)
+            add_behind(&behind, rank, heard);
+    }
+    return behind;
+}
+
+/* True and the line filled where ranks hold the others up. All of them in their trainers is how it should be. */
+static bool held_up(const struct shell_report *report, const struct group_report *group, uint64_t idle_ms, struct line *line)
+{
+    struct behind behind = who_is_behind(report, group);
+    bool loader = behind.n && behind.n_by[WIRE_WAIT_LOADER] == behind.n;
+    bool trainer = behind.n && behind.n_by[WIRE_WAIT_TRAINER] == behind.n;
+    if (behind.n == 0 || (trainer && behind.n == group->n_ranks))
+        return false;
+    add(line, loader ? "loader-bound on " : trainer ? "waiting for the trainer of " : "waiting for ");
+    if (behind.n == group->n_ranks && behind.n > 1)
+        add(line, "all ranks");
+    else
+        add_ranks(line, behind.ranks, behind.n_named, behind.n);
+    add(line, loader ? ": balancing cannot help" : "");
     add(line, " (step %llu not submitted for %.1f s)", (unsigned long long)(group->first_step + group->decided),
-        (double)group->waiting_ms / 1000);
+        (double)idle_ms / 1000);
+    return true;
 }
 
 static void balance(const struct group_report *group, struct line *line)
@@ -130,7 +163,7 @@ static void balance(const struct group_report *group, struct line *line)
         add(line, "; nothing better is possible under the caps");
 }
 
-void verdict(const struct shell_report *report, const struct group_report *group, char *text, size_t n_text)
+void verdict(const struct shell_report *report, const struct group_report *group, uint64_t idle_ms, char *text, size_t n_text)
 {
     struct line line = {text, n_text, 0};
     if (n_text)
@@ -139,9 +172,8 @@ void verdict(const struct shell_report *report, const struct group_report *group
         forming(group, &line);
     } else if (strcmp(group->state, "aborted") == 0) {
         add(&line, "aborted: %s", group->error);
-    } else if (strcmp(group->state, "running") == 0 && group->n_waiting && group->waiting_ms >= WAIT_WORTH_MS) {
-        held_up(report, group, &line);
-    } else {
+    } else if (strcmp(group->state, "running") != 0 || idle_ms < WAIT_WORTH_MS ||
+               !held_up(report, group, idle_ms, &line)) {
         add(&line, "%s: ", group->state);
         balance(group, &line);
     }

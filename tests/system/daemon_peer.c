@@ -179,8 +179,9 @@ void test_peer_join(struct test_peer *peer, const char *job, uint32_t rank, uint
     snprintf(peer->job, sizeof peer->job, "%s", job);
     peer->rank = rank;
     peer->n_ranks = n_ranks;
+    static uint64_t opened; /* an incarnation joins one epoch only */
     if (!peer->incarnation.opened_ns)
-        peer->incarnation = (struct wire_incarnation){0, 1000 + rank, 77 + rank};
+        peer->incarnation = (struct wire_incarnation){0, 1000 + ++opened, 77 + rank};
     *join = (struct wire_join){.rank = rank, .n_ranks = n_ranks, .n_replicas = 1, .incarnation = peer->incarnation,
                                .epoch = peer->epoch, .wire_version = WIRE_VERSION, .planner_version = 1,
                                .pid = (uint32_t)getpid(), .host = "here", .coordinators = none};

@@ -150,8 +150,12 @@ Test(daemon_step, who_is_waited_for_is_said)
         test_peer_roster(&peers[i]);
     test_peer_meta(&peers[0], 0, one, 1);
     test_peer_meta(&peers[1], 0, one, 1);
-    struct wire_message report = {.type = WIRE_REPORT, .report = {.epoch = peers[2].epoch, .rank = 2, .waiting = WIRE_WAIT_LOADER}};
-    test_peer_send(&peers[2], &report);
+    for (uint32_t i = 0; i < 3; i++) {
+        struct wire_message msg = {.type = WIRE_REPORT, .report = {.epoch = peers[i].epoch, .rank = i}};
+        msg.report.submitted = i < 2;
+        msg.report.waiting = i < 2 ? WIRE_WAIT_PLAN : WIRE_WAIT_LOADER;
+        test_peer_send(&peers[i], &msg);
+    }
     wait_group_text(&daemon, "verdict", "loader-bound on rank 2: balancing cannot help");
     close_all(peers, 3);
     test_daemon_end(&daemon);
