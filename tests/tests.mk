@@ -36,3 +36,5 @@ check-pure: $(call archives,planner core)
 	@tests/check-pure $^
 
 .PHONY: test test-built test-unit test-sim test-system check-pure
+
+include tests/fuzz/fuzz.mk

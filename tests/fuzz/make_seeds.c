@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writes the seeds of the fuzzers, the same every time: `make fuzz-seeds-write` after the protocol has changed. A seed is a
+ * valid input of each kind, from which mutations reach the code behind the first checks.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/local.h"
+#include "proto/options.h"
+#include "proto/schema.h"
+#include "tests/unit/messages.h"
+
+static const char *folder;
+
+static void write_seed(const char *fuzzer, const char *name, const void *bytes, size_t n_bytes)
+{
+    char path[512];
+
+    snprintf(path, sizeof path, "%s/%s/%s", folder, fuzzer, name);
+    FILE *file = fopen(path, "wb");
+    if (!file || fwrite(bytes, 1, n_bytes, file) != n_bytes || fclose(file) != 0) {
+        perror(path);
+        exit(1);
+    }
+}
+
+static void write_message(const struct wire_message *msg, const char *variant)
+{
+    struct poise_err err;
+    uint8_t *bytes;
+    size_t n_bytes;
+    char name[64];
+
+    if (wire_encode(msg, &bytes, &n_bytes, &err) < 0) {
+        fprintf(stderr, "%s: %s\n", wire_type_name(msg->type), err.text);
+        exit(1);
+    }
+    snprintf(name, sizeof name, "%s_%s", wire_type_name(msg->type), variant);
+    write_seed("wire", name, bytes, n_bytes);
+    free(bytes);
+}
+
+static void wire_seeds(void)
+{
+    for (enum wire_type type = 1; type < WIRE_N_TYPES; type++) {
+        struct message_maker defaults = {.random = 1, .defaults = true}, full = {.random = 7};
+        write_message(message_make(&defaults, type), "defaults");
+        write_message(message_make(&full, type), "full");
+        message_done(&defaults);
+        message_done(&full);
+    }
+}
+
+static struct options usual(void)
+{
+    struct options options = {.n_phases = 2, .algorithm = "least_move", .count = POISE_COUNT_FREE, .tolerance_ppm = 10000,
+                              .micro_batch_size = 2, .stages = 1, .cap_length_rank = {0, POISE_NO_CAP}};
+
+    options.phases[0] = (struct poise_phase){"vision", 52, 1, 3, 3, 0};
+    options.phases[1] = (struct poise_phase){"llm", 14000, 28, 0, 3, POISE_PHASE_BARRIER};
+    return options;
+}
+
+static size_t print_options(const struct options *options, char *text, size_t n_text)
+{
+    struct wire_option *list;
+    uint32_t n;
+    size_t used = 0;
+
+    if (options_write(options, &list, &n, NULL) < 0)
+        exit(1);
+    for (uint32_t i = 0; i < n; i++)
+        used += (size_t)snprintf(text + used, n_text - used, "%s=%s\n", list[i].key, list[i].value);
+    options_free(list, n);
+    return used;
+}
+
+static void options_seeds(void)
+{
+    struct options options = usual(), other = usual();
+    char text[8192];
+
+    size_t n = print_options(&options, text, sizeof text);
+    write_seed("options", "one", text, n);
+    other.micro_batch_size = 4;
+    other.n_phases = 1;
+    text[n++] = '\n';
+    n += print_options(&other, text + n, sizeof text - n);
+    write_seed("options", "two", text, n);
+}
+
+/* A JOIN whose options can be read, and a META and an OUTCOME whose table passes every check. */
+static void deep_seeds(void)
+{
+    static const struct poise_field declared[] = {
+        {.name = "image_grid", .dtype = POISE_I64, .n_dims = 2, .shape = {-1, 3}},
+        {.name = "input_ids", .dtype = POISE_I64, .assembly = POISE_PADDED, .n_dims = 1, .shape = {-1}, .axis_name = {"tokens"}},
+        {.name = "pixel_values", .dtype = POISE_BF16, .n_dims = 2, .shape = {-1, 1176}, .rows_of = "image_grid",
+         .n_divisors = 3, .divisor = {1, 2, 2}},
+    };
+    struct wire_field fields[3];
+    struct wire_table table = {3, fields};
+    struct options options = usual();
+    struct message_maker maker = {.random = 3};
+    struct wire_message *msg = message_make(&maker, WIRE_JOIN);
+
+    if (options_write(&options, &msg->join.options, &msg->join.n_options, NULL) < 0)
+        exit(1);
+    write_message(msg, "usual");
+    options_free(msg->join.options, msg->join.n_options);
+    for (int i = 0; i < 3; i++)
+        if (schema_field(&declared[i], &fields[i], NULL) < 0)
+            exit(1);
+    msg = message_make(&maker, WIRE_META);
+    msg->meta.metas[0].table = &table;
+    write_message(msg, "usual");
+    msg = message_make(&maker, WIRE_OUTCOME);
+    msg->outcome.table = &table;
+    write_message(msg, "usual");
+    message_done(&maker);
+}
+
+static void local_seeds(void)
+{
+    static const struct {
+        const char *name;
+        uint32_t type, n_fds;
+        bool from_process;
+    } kinds[] = {
+        {"token", LOCAL_TOKEN, 0, false},       {"pidfd", LOCAL_PIDFD, 1, true},
+        {"offer_up", LOCAL_OFFER, 1, true},     {"offer_down", LOCAL_OFFER, 1, false},
+        {"retract_up", LOCAL_RETRACT, 0, true}, {"refused", LOCAL_REFUSED, 0, false},
+    };
+
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        struct local_message msg = {.magic = LOCAL_MAGIC, .version = WIRE_VERSION, .type = kinds[i].type, .kind = LOCAL_ARENA,
+                                    .segment = 1, .bytes = 4096, .token = {1, 2}, .instance = {3, 4}, .epoch = {5, 6},
+                                    .text = "/run/poise/poised.zmq"};
+        uint8_t bytes[1 + sizeof msg];
+        bytes[0] = (uint8_t)(kinds[i].n_fds << 1 | kinds[i].from_process);
+        memcpy(bytes + 1, &msg, sizeof msg);
+        write_seed("local", kinds[i].name, bytes, sizeof bytes);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2) {
+        fprintf(stderr, "usage: %s FOLDER\n", argv[0]);
+        return 2;
+    }
+    folder = argv[1];
+    wire_seeds();
+    deep_seeds();
+    options_seeds();
+    local_seeds();
+    return 0;
+}
