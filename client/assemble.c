@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/copy.h"
 #include "daemon/planner/err.h"
 #include "proto/schema.h"
 
@@ -391,7 +392,7 @@ static void copy_axes(const struct pad *pad, unsigned char *to, const unsigned c
     unsigned char *at;
 
     if (axis == pad->flat) {
-        memcpy(to, from, pad->run);
+        copy_bytes(to, from, pad->run);
         return;
     }
     n = pad->n[axis];
@@ -400,7 +401,7 @@ static void copy_axes(const struct pad *pad, unsigned char *to, const unsigned c
     pad_range(pad, pad->left ? to : to + n * (uint64_t)pad->stride[axis], gap, axis);
     if (axis + 1 == pad->flat && (uint64_t)pad->stride[axis] == pad->run) { /* rows follow each other on both sides */
         if (n > 0)
-            memcpy(at, from, n * pad->run);
+            copy_bytes(at, from, n * pad->run);
         return;
     }
     for (uint64_t i = 0; i < n; i++)
@@ -462,14 +463,14 @@ static void fill_concat(const struct wire_field *field, const struct value *valu
     const unsigned char *from = value->data;
 
     for (uint64_t i = 0; i < n_lines; i++)
-        memcpy(to + i * line, from + i * run, run);
+        copy_bytes(to + i * line, from + i * run, run);
 }
 
 static void fill_opaque(const struct value *value, const struct poise_tensor *own)
 {
     uint64_t over = own->bytes % ASSEMBLE_OPAQUE_ALIGN;
 
-    memcpy(own->data, value->data, own->bytes);
+    copy_bytes(own->data, value->data, own->bytes);
     if (over > 0)
         memset((unsigned char *)own->data + own->bytes, 0, ASSEMBLE_OPAQUE_ALIGN - over);
 }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/copy.h"
 #include "client/directory.h"
 #include "client/grid.h"
 #include "client/verify.h"
@@ -228,7 +229,7 @@ static void write_value(struct copier *copier, uint32_t f, struct directory_valu
     if (bytes > 0 && !arena_find(copier->arena, value->data, bytes, &place)) {
         place = copier->place;
         place.offset += (uint64_t)(copier->next - copier->base);
-        memcpy(copier->next, value->data, bytes);
+        copy_bytes(copier->next, value->data, bytes);
         copier->next += round_up(bytes);
     }
     *entry = (struct directory_value){ .field = f, .segment = place.segment, .generation = place.generation,
