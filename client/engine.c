@@ -18,8 +18,7 @@
 #define REPORT_MS 1000     /* also the longest sleep: a lost ring of a peer costs at most this */
 #define CLOSING_MS 50      /* the same while the handle closes, when somebody waits */
 #define WARN_MS 60000      /* alive and slow is worth a notice */
-#define GOODBYE_MS 1000    /* for poised to end the connection after LEAVE */
-#define FLUSH_MS 200       /* for LEAVE to leave this process where poised does not answer */
+#define FLUSH_MS 200       /* for LEAVE to leave this process; poised waits a moment for it when the connection ends */
 
 void engine_fail(struct poise *p, const struct poise_err *why)
 {
@@ -264,21 +263,6 @@ static void rest(struct poise *p, int timeout_ms)
         drain_doorbell(p->doorbell_fd);
 }
 
-/* In order: LEAVE, which poised answers by ending the connection; only then may this process end it. */
-static void say_goodbye(struct poise *p)
-{
-    uint64_t until_ms = handle_now_ms() + GOODBYE_MS, now_ms;
-
-    if (p->state != HANDLE_ABORTED)
-        session_leave(p);
-    while (p->leave_sent && link_is_up(p->link) && (now_ms = handle_now_ms()) < until_ms) {
-        struct pollfd fds[LINK_N_FDS];
-        link_poll(p->link, fds);
-        poll(fds, LINK_N_FDS, (int)(until_ms - now_ms));
-        link_step(p->link, handle_now_ms(), NULL);
-    }
-}
-
 static void *run(void *context)
 {
     struct poise *p = context;
@@ -291,7 +275,8 @@ static void *run(void *context)
         stop = p->stop;
         pthread_mutex_unlock(&p->lock);
     }
-    say_goodbye(p);
+    if (p->state != HANDLE_ABORTED)
+        session_leave(p);
     struct link *link = p->link;
     p->link = NULL;
     link_free(link, p->leave_sent ? FLUSH_MS : 0);
