@@ -67,8 +67,13 @@ static uint64_t round_up(uint64_t bytes, uint64_t to)
 /* Touches every page: MADV_POPULATE_WRITE says when memory is short, where an older kernel would just kill us. */
 static int populate(unsigned char *base, uint64_t bytes)
 {
+    int rc;
+
     madvise(base, bytes, MADV_HUGEPAGE); /* a wish: fewer, larger pages make the first touch and each copy cheaper */
-    if (madvise(base, bytes, MADV_POPULATE_WRITE) == 0)
+    do /* what is populated stays, so each turn makes progress */
+        rc = madvise(base, bytes, MADV_POPULATE_WRITE);
+    while (rc < 0 && (errno == EINTR || errno == EAGAIN));
+    if (rc == 0)
         return 0;
     if (errno != EINVAL)
         return errno == EFAULT ? -ENOMEM : -errno;

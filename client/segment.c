@@ -12,6 +12,7 @@
 #include <inttypes.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,6 +30,7 @@
 #endif
 
 #define HUGE_BYTES (2ull << 20) /* the size that MFD_HUGETLB takes by default on x86 and arm64 with 4 KB pages */
+#define RESERVE_BYTES HUGE_BYTES /* at a time; about half a millisecond */
 #define SEALS (F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 static uint64_t round_up(uint64_t bytes, uint64_t to)
@@ -46,14 +48,24 @@ static int create(const char *name, unsigned flags)
     return fd < 0 ? -errno : fd;
 }
 
+/* In small steps: a signal ends fallocate without any progress, so a profiler's timer could keep a large one from ever
+ * ending. */
 static int reserve(int fd, uint64_t bytes)
 {
-    int rc;
+    struct rlimit limit;
 
-    do
-        rc = fallocate(fd, 0, 0, (off_t)bytes) < 0 ? -errno : 0;
-    while (rc == -EINTR);
-    return rc;
+    /* Above this limit the kernel does not only fail: it sends SIGXFSZ, which kills. */
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur)
+        return -EFBIG;
+    for (uint64_t at = 0; at < bytes;) {
+        uint64_t n = bytes - at < RESERVE_BYTES ? bytes - at : RESERVE_BYTES;
+
+        if (fallocate(fd, 0, (off_t)at, (off_t)n) == 0)
+            at += n;
+        else if (errno != EINTR)
+            return -errno;
+    }
+    return 0;
 }
 
 /* Maps writable with all page table entries there, so that no step meets a fault. */
@@ -124,6 +136,10 @@ int segment_new(const char *name, uint64_t bytes, uint32_t flags, struct segment
     if (rc == -ENOSPC || rc == -ENOMEM)
         return err_set(err, -ENOMEM, "%s: needs %s (%" PRIu64 " bytes), the kernel has not so much shared memory left: "
                        "lower the batch or memory_budget", name, memory_format(paged, size), paged);
+    if (rc == -EFBIG)
+        return err_set(err, rc,
+                       "%s: %s are above the limit of file sizes, which counts for shared memory: raise ulimit -f",
+                       name, memory_format(paged, size));
     if (rc < 0)
         return err_set(err, rc, "%s: no segment of %s: %s", name, memory_format(paged, size), strerror(-rc));
     return 0;

@@ -3,9 +3,12 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -156,5 +159,38 @@ Test(segment, nothing_is_mapped_in_a_child)
     cr_assert_eq(WEXITSTATUS(status), 0);
     cr_assert(samples_readable(segment.base) && samples_readable(base));
     segment_unmap(base, segment.bytes);
+    segment_fini(&segment);
+}
+
+static void ignore(int number)
+{
+    (void)number;
+}
+
+/* A profiler's timer interrupts fallocate, which then has done nothing: in one piece it would never end. */
+Test(segment, a_timer_s_signals_do_not_keep_a_large_segment_from_coming, .timeout = 60)
+{
+    struct sigaction action = { .sa_handler = ignore };
+    struct itimerval often = { { 0, 5000 }, { 0, 5000 } }, never = { { 0, 0 }, { 0, 0 } };
+    struct segment segment;
+
+    sigaction(SIGALRM, &action, NULL);
+    setitimer(ITIMER_REAL, &often, NULL);
+    segment = make(200ull << 20, 0);
+    setitimer(ITIMER_REAL, &never, NULL);
+    segment_fini(&segment);
+}
+
+Test(segment, a_limit_of_file_sizes_is_an_error_and_not_sigxfsz)
+{
+    struct rlimit limit = { 1 << 20, 1 << 20 };
+    struct segment segment = { .fd = -1 };
+    struct poise_err err;
+
+    fflush(NULL);
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    cr_assert_eq(segment_new("poise-arena", 2 << 20, 0, &segment, &err), -EFBIG);
+    cr_assert(strstr(err.text, "ulimit -f"), "%s", err.text);
+    segment = make(1 << 20, 0);
     segment_fini(&segment);
 }
