@@ -3,7 +3,10 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "client/arena.h"
 #include "samples.h"
@@ -244,6 +247,27 @@ Test(arena, leaves_no_descriptor)
     cr_assert(samples_n_fds() > n_fds);
     arena_free(arena);
     cr_assert_eq(samples_n_fds(), n_fds);
+}
+
+Test(arena, a_child_of_fork_holds_nothing_of_it)
+{
+    int n_fds = samples_n_fds(), status;
+    struct arena *arena = make(64 * MB);
+    unsigned char *data = get(arena, 10 * MB);
+    pid_t pid;
+
+    fflush(NULL);
+    pid = fork();
+    if (pid == 0) {
+        bool mapped = samples_readable(data);
+
+        arena_child(arena);
+        _exit(mapped ? 1 : samples_n_fds() != n_fds ? 2 : 0);
+    }
+    cr_assert(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+    cr_assert_eq(WEXITSTATUS(status), 0);
+    cr_assert(samples_readable(data));
+    arena_free(arena);
 }
 
 /* A model of what is alive: every piece of memory keeps its own byte until its step is done. */
