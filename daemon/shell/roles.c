@@ -124,16 +124,16 @@ static void send_to_process(struct roles *roles, uint64_t session, const struct 
                  (unsigned long long)session, err.text);
 }
 
+/* Only jobs of this process's coordinator are let in, see refuse_join(). */
 static void send_up(struct roles *roles, uint64_t link, const struct wire_message *msg)
 {
     const char *endpoint = node_link_endpoint(roles->node, link);
     if (endpoint && !*endpoint) {
         roles->inner_link = link;
         pass(roles, true, link, msg);
-    } else if (roles->outer_link != link + 1) {
-        roles->outer_link = link + 1;
-        log_line(LOG_LINE_ERROR, "a job names the coordinator %s: this version of poised coordinates on one machine only; give "
-                 "no coordinators", endpoint ? endpoint : "(none)");
+    } else {
+        log_line(LOG_LINE_ERROR, "%s to coordinator %s dropped: there is no way there", wire_type_name(msg->type),
+                 endpoint ? endpoint : "(none)");
     }
 }
 
@@ -337,10 +337,30 @@ static int on_bound(void *data, uint64_t session, struct poise_err *err)
     return 0;
 }
 
+/* A job that names coordinators elsewhere would wait for them until its deadline. */
+static void refuse_join(struct roles *roles, uint64_t session, const struct wire_join *join)
+{
+    struct wire_message msg = {.type = WIRE_REFUSED, .refused = {.who = {.rank = join->rank, .replica = join->replica}}};
+    memcpy(msg.refused.who.job, join->job, sizeof join->job);
+    memcpy(msg.refused.who.group, join->group, sizeof join->group);
+    msg.refused.who.incarnation = join->incarnation;
+    err_set_at(&msg.refused.error, -EOPNOTSUPP, join->rank, POISE_NONE, NULL,
+               "job %.60s names coordinators %.200s: this poised coordinates on its own machine only; name none", join->job,
+               join->coordinators);
+    log_line(LOG_LINE_ERROR, "%s", msg.refused.error.text);
+    send_to_process(roles, session, &msg);
+    end_session(roles, session, "it names coordinators");
+}
+
 static void on_message(void *data, uint64_t session, struct wire_message *msg)
 {
     struct roles *roles = data;
     struct roles_event *end = end_of(roles, session);
+    if (msg->type == WIRE_JOIN && msg->join.coordinators && msg->join.coordinators[0]) {
+        refuse_join(roles, session, &msg->join);
+        wire_free(msg);
+        return;
+    }
     bool leaves = msg->type == WIRE_LEAVE;
     push_message(roles, false, NODE_FROM_PROCESS, session, msg);
     if (!leaves || !end)

@@ -32,7 +32,6 @@ struct roles {
     uint32_t mode; /* of jobs without one of their own: what WELCOME says; the node tells a job's own after JOIN */
     struct roles_counters counters;
     uint64_t inner_link; /* the node's number of the coordinator in this process */
-    uint64_t outer_link; /* the last one that was complained about, plus 1 */
     struct roles_event *first, **last; /* the queue */
     uint32_t n_queued;
     struct map outcomes; /* epoch (its low half) -> when its newest outcome was */

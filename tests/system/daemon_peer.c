@@ -174,7 +174,6 @@ void test_peer_join(struct test_peer *peer, const char *job, uint32_t rank, uint
     struct wire_message msg = {.type = WIRE_JOIN};
     struct wire_join *join = &msg.join;
     struct poise_err err;
-    char none[1] = "";
     options.phases[0] = (struct poise_phase){.name = "llm", .linear = 1024, .passes = 1};
     snprintf(peer->job, sizeof peer->job, "%s", job);
     peer->rank = rank;
@@ -184,7 +183,7 @@ void test_peer_join(struct test_peer *peer, const char *job, uint32_t rank, uint
         peer->incarnation = (struct wire_incarnation){0, 1000 + ++opened, 77 + rank};
     *join = (struct wire_join){.rank = rank, .n_ranks = n_ranks, .n_replicas = 1, .incarnation = peer->incarnation,
                                .epoch = peer->epoch, .wire_version = WIRE_VERSION, .planner_version = 1,
-                               .pid = (uint32_t)getpid(), .host = "here", .coordinators = none};
+                               .pid = (uint32_t)getpid(), .host = "here", .coordinators = peer->coordinators};
     strcpy(join->job, peer->job);
     strcpy(join->group, "dp");
     if (options_write(&options, &join->options, &join->n_options, &err) < 0)

@@ -16,6 +16,7 @@ struct test_peer {
     struct local_message token; /* the first packet */
     char job[WIRE_JOB_BYTES];
     uint32_t rank, n_ranks, mode;
+    char coordinators[64]; /* of the next JOIN */
     struct wire_incarnation incarnation;
     struct wire_id epoch;
 };

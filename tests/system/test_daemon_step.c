@@ -133,6 +133,26 @@ Test(daemon_step, two_processes_join_and_get_their_outcomes)
     test_daemon_end(&daemon);
 }
 
+Test(daemon_step, a_job_that_names_coordinators_is_refused_not_left_waiting)
+{
+    struct test_daemon daemon;
+    struct test_peer peer;
+    test_daemon_start(&daemon, NULL);
+    test_peer_connect(&peer, &daemon);
+    strcpy(peer.coordinators, "tcp://head:1234");
+    test_peer_join(&peer, "job", 0, 1);
+    struct wire_message *refused = test_peer_expect(&peer, WIRE_REFUSED);
+    cr_assert(strstr(refused->refused.error.text, "tcp://head:1234"), "%s", refused->refused.error.text);
+    cr_assert_str_eq(refused->refused.who.job, "job");
+    wire_free(refused);
+    test_peer_close(&peer);
+    test_peer_connect(&peer, &daemon);
+    test_peer_join(&peer, "job", 0, 1);
+    test_peer_roster(&peer);
+    test_peer_close(&peer);
+    test_daemon_end(&daemon);
+}
+
 Test(daemon_step, who_is_waited_for_is_said)
 {
     struct test_daemon daemon;
