@@ -40,7 +40,7 @@ static int want_counts(struct problem *pb, uint32_t *want)
     return 0;
 }
 
-/* The cost of a small unit: the mean over ranks of their smallest. */
+/* What a small unit costs, which will fill a slot: the mean over ranks below their target of their smallest. */
 static uint64_t small_cost(const struct mover *mv)
 {
     const struct problem *pb = mv->pb;
@@ -48,7 +48,7 @@ static uint64_t small_cost(const struct mover *mv)
     uint32_t n = 0;
 
     for (uint32_t r = 0; r < pb->n_ranks; r++)
-        if (pb->unit_of_rank[r + 1] > pb->unit_of_rank[r] && mv->load[r] <= mv->target[r]) {
+        if (mover_over(mv, r) == 0 && pb->unit_of_rank[r + 1] > pb->unit_of_rank[r]) {
             sum += mv->cost[mv->home[pb->unit_of_rank[r + 1] - 1]];
             n++;
         }

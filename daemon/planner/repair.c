@@ -7,6 +7,7 @@
 #include "mover.h"
 
 #define RANKS 12  /* with the largest holes that a search looks at: half of what it finds among 64 it finds among 12 */
+#define NEAR 4    /* guests, small units and ranks tried first where little sticks out */
 #define GUESTS 16 /* of a rank that a search looks at */
 
 /* Ranks near the top of the heaps (the first entries of a heap are its largest but for few). */
@@ -209,11 +210,37 @@ static void apply(struct mover *mv, uint32_t from, const struct change *c)
         mover_put(mv, from, c->back, POISE_REASON_SWAP);
 }
 
-/* One change for a rank above its target; false: none helps. */
-static bool improve(struct mover *mv, uint32_t rank)
+/*
+ * The usual case: the rank sticks out by little. Something small goes and something smaller comes: of the units larger than
+ * the other's smallest by what sticks out, the smallest; or a guest, which moves anyway.
+ */
+static void search_small(struct mover *mv, uint32_t rank, const uint32_t *ranks, uint32_t n, struct change *best)
 {
-    struct change best = {.unit = PLAN_ANY};
-    uint32_t ranks[2 * RANKS], n = candidates(mv, rank, ranks);
+    const struct problem *pb = mv->pb;
+    uint64_t over = mover_over(mv, rank);
+
+    for (uint32_t k = 0; k < n && k < NEAR; k++) {
+        uint32_t last = pb->unit_of_rank[ranks[k] + 1], first = pb->unit_of_rank[ranks[k]], seen = 0;
+        uint64_t least = over;
+        while (last > first && mv->where[mv->home[last - 1]] != ranks[k])
+            last--;
+        if (mv->exchanges && last > first)
+            least += mv->cost[mv->home[last - 1]];
+        for (uint32_t v = mv->guest_first[rank]; v != PLAN_ANY && seen < NEAR; v = mv->guest_next[v], seen++, mv->work--)
+            if (mv->cost[v] > over)
+                search(mv, rank, v, ranks[k], over, best);
+        seen = 0;
+        for (uint32_t i = first_at_most(mv, rank, least ? least - 1 : 0); i-- > pb->unit_of_rank[rank] && seen < NEAR;)
+            if (mv->where[mv->home[i]] == rank) {
+                search(mv, rank, mv->home[i], ranks[k], over, best);
+                seen++;
+                mv->work--;
+            }
+    }
+}
+
+static void search_all(struct mover *mv, uint32_t rank, const uint32_t *ranks, uint32_t n, struct change *best)
+{
     uint64_t over = mover_over(mv, rank);
 
     for (uint32_t k = 0; k < n; k++) {
@@ -221,11 +248,23 @@ static bool improve(struct mover *mv, uint32_t rank)
             continue;
         for (uint32_t i = mv->pb->unit_of_rank[rank]; i < mv->pb->unit_of_rank[rank + 1] && mv->work; i++, mv->work--)
             if (mv->where[mv->home[i]] == rank && mv->cost[mv->home[i]] > 0)
-                search(mv, rank, mv->home[i], ranks[k], over, &best);
+                search(mv, rank, mv->home[i], ranks[k], over, best);
         for (uint32_t v = mv->guest_first[rank]; v != PLAN_ANY && mv->work; v = mv->guest_next[v], mv->work--)
             if (mv->cost[v] > 0)
-                search(mv, rank, v, ranks[k], over, &best);
+                search(mv, rank, v, ranks[k], over, best);
     }
+}
+
+/* One change for a rank above its target; false: none helps. */
+static bool improve(struct mover *mv, uint32_t rank)
+{
+    struct change best = {.unit = PLAN_ANY};
+    uint32_t ranks[2 * RANKS], n = candidates(mv, rank, ranks);
+
+    if (mv->work > 2 * NEAR * NEAR)
+        search_small(mv, rank, ranks, n, &best);
+    if (best.unit == PLAN_ANY || best.shift < mover_over(mv, rank))
+        search_all(mv, rank, ranks, n, &best);
     if (best.unit == PLAN_ANY)
         return false;
     apply(mv, rank, &best);
