@@ -48,8 +48,23 @@ static const char demo_help[] =
     "20 %, noise of 5 % a rank and step, a fixed part of 25 % of the mean step. --truth exact leaves all three out.\n"
     "Nothing is left behind, however it ends.\n";
 
+static const char simulate_help[] =
+    "Reads sizes of training samples from a CSV file with a header, deals them out in random global batches, plans each with\n"
+    "every algorithm, and says what balancing would do: how uneven ranks are before and after, the predicted speed-up, the\n"
+    "bytes that move, what limits, and what would help. No daemon is needed; the same seed gives the same answer.\n\n"
+    "  poisectl simulate tests/data/image_text.csv --ranks 64 --per-rank 8 --report report.html\n\n"
+    "Columns that are known by their names; --columns WHAT=COLUMN names others (text=question+answer is a sum):\n"
+    "  length                   tokens of a sample\n"
+    "  width, height            pixels of an image; both empty or 0: text alone\n"
+    "  image_sizes              several images, \"640x480;1024x768\"\n"
+    "  frames, width, height    a video; fps where it is not 29.97\n"
+    "  tiles, tokens            vit_tiles and llm_tokens, as InternVL counts\n"
+    "  seconds                  of sound\n"
+    "  text, bytes              text tokens beside these; payload, unless it follows from the sizes\n";
+
 const struct ctl_command ctl_commands[] = {
     {"plan", plan_command, "plan one step from JSON on standard input", "", plan_help},
+    {"simulate", simulate_command, "what balancing would do for sizes in a CSV file", "CSV", simulate_help},
     {"status", status_command, "what the daemon of this machine sees", "", status_help},
     {"mode", mode_command, "switch a group between on, shadow and off", "GROUP on|shadow|off", mode_help},
     {"demo", demo_command, "measure balancing on this machine, with real processes and sizes", "", demo_help},
@@ -59,7 +74,7 @@ const struct ctl_command ctl_commands[] = {
 static void print_commands(FILE *out)
 {
     for (const struct ctl_command *command = ctl_commands; command->name; command++)
-        fprintf(out, "  %-8s %s\n", command->name, command->summary);
+        fprintf(out, "  %-9s %s\n", command->name, command->summary);
 }
 
 static void print_help(void)
