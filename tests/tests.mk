@@ -38,3 +38,4 @@ check-pure: $(call archives,planner core)
 .PHONY: test test-built test-unit test-sim test-system check-pure
 
 include tests/fuzz/fuzz.mk
+include tests/bench/bench.mk
