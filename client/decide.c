@@ -140,6 +140,8 @@ static int take(struct poise *p, struct wire_message *msg, struct poise_err *err
     const struct wire_outcome *o = &msg->outcome;
     int rc = 0;
 
+    if (p->group_ended) /* ranks that say END ahead are answered for each step; the first answer is the end */
+        return err_set(err, -EALREADY, "the data has ended");
     pthread_mutex_lock(&p->lock);
     const struct step *record = handle_step(p, o->step);
     uint32_t n_samples = record ? record->n_samples : 0;

@@ -192,8 +192,12 @@ static int wrong_order(const struct rank_context *c)
     EXPECT(load_submit(p, 10, c->rank, 1, 0, &err) == -EALREADY, "%s", err.text);
     EXPECT(poise_submit(p, 13, NULL, 0, 0, 0, &err) == -ETIMEDOUT && strstr(err.text, "prefetch_depth"), "%s", err.text);
     EXPECT(poise_report(p, 13, 1, &err) == -EINVAL && poise_report(p, 12, 1, &err) == 0, "report");
+    board_raise(c->board, 1);
+    board_wait(c->board, 1, 2);
     for (uint64_t step = 10; step < 13; step++)
         load_read(p, 0, step, NULL);
+    board_raise(c->board, 0);
+    board_wait(c->board, 0, 2);
     rank_close(p);
     return 0;
 }
