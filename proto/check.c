@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every rule of a message's values, once, for what goes out and for what came in: what this side encodes, the other side
- * accepts. Deeper rules have their own places: field tables schema.c, options options.c, sums of costs the planner.
+ * Every rule of a message's values, once, for what goes out and for what came in: what this side encodes, the other
+ * side accepts. Deeper rules have their own places: field tables schema.c, options options.c, sums of costs the
+ * planner.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -90,12 +91,14 @@ static int check_size(const struct check *c, uint32_t n_ranks, uint32_t n_replic
 {
     if (n_ranks == 0 || n_replicas == 0)
         return err_set(c->err, c->code, "%s: a group of %u ranks of %u replicas", c->where, n_ranks, n_replicas);
-    if (at_most(c, "n_ranks", n_ranks, WIRE_MAX_RANKS) < 0 || at_most(c, "n_replicas", n_replicas, WIRE_MAX_REPLICAS) < 0)
+    if (at_most(c, "n_ranks", n_ranks, WIRE_MAX_RANKS) < 0 ||
+        at_most(c, "n_replicas", n_replicas, WIRE_MAX_REPLICAS) < 0)
         return c->code;
     return at_most(c, "n_ranks x n_replicas", (uint64_t)n_ranks * n_replicas, WIRE_MAX_RANKS);
 }
 
-/* --------------------------------------------------------------------------------------------------------------- tables */
+/* ---------------------------------------------------------------------------------------------------------------
+ * tables */
 
 static int check_axes(const struct check *c, const struct wire_field *field)
 {
@@ -121,7 +124,8 @@ static int check_field(struct check *c, const struct wire_field *field)
         return err_set(c->err, c->code, "%s: a field without a name", c->where);
     /* From here on the field is part of where. */
     snprintf(c->where, sizeof c->where, "field %s", field->name);
-    if (at_most(c, "dtype", field->dtype, POISE_N_DTYPES - 1) < 0 || at_most(c, "assembly", field->assembly, POISE_OPAQUE) < 0 ||
+    if (at_most(c, "dtype", field->dtype, POISE_N_DTYPES - 1) < 0 ||
+        at_most(c, "assembly", field->assembly, POISE_OPAQUE) < 0 ||
         at_most(c, "pad_side", field->pad_side, POISE_PAD_LEFT) < 0 ||
         at_most(c, "pad_scope", field->pad_scope, POISE_PAD_FIXED) < 0 ||
         check_text(c, "rows_of", field->rows_of, sizeof field->rows_of) < 0)
@@ -133,7 +137,8 @@ static int check_table(const struct check *c, const struct wire_table *table)
 {
     if (!table)
         return 0;
-    if (at_most(c, "n_fields", table->n_fields, POISE_MAX_FIELDS) < 0 || there(c, "fields", table->n_fields, table->fields) < 0)
+    if (at_most(c, "n_fields", table->n_fields, POISE_MAX_FIELDS) < 0 ||
+        there(c, "fields", table->n_fields, table->fields) < 0)
         return c->code;
     for (uint32_t i = 0; i < table->n_fields; i++) {
         struct check inner = *c;
@@ -143,7 +148,8 @@ static int check_table(const struct check *c, const struct wire_table *table)
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------- process and its node */
+/* ------------------------------------------------------------------------------------------------- process and its
+ * node */
 
 static int check_options(const struct check *c, const struct wire_join *join)
 {
@@ -168,8 +174,8 @@ static int check_join(const struct check *c, const struct wire_join *join)
     if (check_group(c, join->job, join->group) < 0 || check_size(c, join->n_ranks, join->n_replicas) < 0)
         return c->code;
     if (join->rank >= join->n_ranks || join->replica >= join->n_replicas)
-        return err_set(c->err, c->code, "%s: rank %u of %u, replica %u of %u: counted from 0", c->where, join->rank, join->n_ranks,
-                       join->replica, join->n_replicas);
+        return err_set(c->err, c->code, "%s: rank %u of %u, replica %u of %u: counted from 0", c->where, join->rank,
+                       join->n_ranks, join->replica, join->n_replicas);
     if (check_text(c, "host", join->host, sizeof join->host) < 0 ||
         (join->coordinators && check_text(c, "coordinators", join->coordinators, WIRE_MAX_COORDINATOR_BYTES) < 0))
         return c->code;
@@ -181,7 +187,8 @@ static int columns_there(const struct check *c, const struct wire_meta *meta)
     const size_t n = meta->n_samples;
 
     if (there(c, "bytes", n, meta->bytes) < 0 || there(c, "loss_tokens", n, meta->loss_tokens) < 0 ||
-        there(c, "length", n * meta->n_phases, meta->length) < 0 || there(c, "extent", n * meta->n_extents, meta->extent) < 0)
+        there(c, "length", n * meta->n_phases, meta->length) < 0 ||
+        there(c, "extent", n * meta->n_extents, meta->extent) < 0)
         return c->code;
     return 0;
 }
@@ -195,8 +202,8 @@ static int check_columns(const struct check *c, const struct wire_meta *meta)
         return c->code;
     for (size_t i = 0; i < n; i++) {
         if (__builtin_add_overflow(sum, meta->bytes[i], &sum))
-            return err_set(c->err, c->code, "%s: bytes[%zu] is %" PRIu64 ": their sum does not fit 64 bits", c->where, i,
-                           meta->bytes[i]);
+            return err_set(c->err, c->code, "%s: bytes[%zu] is %" PRIu64 ": their sum does not fit 64 bits", c->where,
+                           i, meta->bytes[i]);
         if (meta->packed_bytes && meta->packed_bytes[i] > meta->bytes[i])
             return err_set(c->err, c->code, "%s: packed_bytes[%zu] is %" PRIu64 " of %" PRIu64 " bytes", c->where, i,
                            meta->packed_bytes[i], meta->bytes[i]);
@@ -222,7 +229,8 @@ static int check_meta(struct check *c, const struct wire_meta *meta)
 
 static int check_metas(const struct check *c, const struct wire_message *msg)
 {
-    if (at_most(c, "n_metas", msg->meta.n_metas, WIRE_MAX_RANKS) < 0 || there(c, "metas", msg->meta.n_metas, msg->meta.metas) < 0)
+    if (at_most(c, "n_metas", msg->meta.n_metas, WIRE_MAX_RANKS) < 0 ||
+        there(c, "metas", msg->meta.n_metas, msg->meta.metas) < 0)
         return c->code;
     for (uint32_t i = 0; i < msg->meta.n_metas; i++) {
         struct check inner = *c;
@@ -245,7 +253,8 @@ static int check_report(const struct check *c, const struct wire_report *report)
                                                             : at_most(c, "waiting", report->waiting, WIRE_WAIT_TRAINER);
 }
 
-/* -------------------------------------------------------------------------------------------------- coordinator and node */
+/* -------------------------------------------------------------------------------------------------- coordinator and
+ * node */
 
 static int check_member(const struct check *c, const struct wire_roster *roster, uint32_t i)
 {
@@ -255,7 +264,8 @@ static int check_member(const struct check *c, const struct wire_roster *roster,
         return err_set(c->err, c->code, "%s: member %u is rank %u, replica %u: not ordered", c->where, i, member->rank,
                        member->replica);
     if (member->node >= roster->n_nodes)
-        return err_set(c->err, c->code, "%s: rank %u is on node %u of %u", c->where, member->rank, member->node, roster->n_nodes);
+        return err_set(c->err, c->code, "%s: rank %u is on node %u of %u", c->where, member->rank, member->node,
+                       roster->n_nodes);
     return check_text(c, "host", member->host, sizeof member->host);
 }
 
@@ -265,8 +275,8 @@ static int check_roster(const struct check *c, const struct wire_roster *roster)
         there(c, "members", roster->n_members, roster->members) < 0)
         return c->code;
     if (roster->n_members != roster->n_ranks * roster->n_replicas)
-        return err_set(c->err, c->code, "%s: %u members for %u ranks of %u replicas", c->where, roster->n_members, roster->n_ranks,
-                       roster->n_replicas);
+        return err_set(c->err, c->code, "%s: %u members for %u ranks of %u replicas", c->where, roster->n_members,
+                       roster->n_ranks, roster->n_replicas);
     for (uint32_t i = 0; i < roster->n_members; i++)
         if (check_member(c, roster, i) < 0)
             return c->code;
@@ -275,11 +285,14 @@ static int check_roster(const struct check *c, const struct wire_roster *roster)
 
 static int slice_there(const struct check *c, const struct wire_slice *slice, uint32_t n_micro_batches)
 {
-    if (there(c, "in_rank", slice->n_in, slice->in_rank) < 0 || there(c, "in_index", slice->n_in, slice->in_index) < 0 ||
-        there(c, "in_bytes", slice->n_in, slice->in_bytes) < 0 || there(c, "count", n_micro_batches, slice->count) < 0 ||
+    if (there(c, "in_rank", slice->n_in, slice->in_rank) < 0 ||
+        there(c, "in_index", slice->n_in, slice->in_index) < 0 ||
+        there(c, "in_bytes", slice->n_in, slice->in_bytes) < 0 ||
+        there(c, "count", n_micro_batches, slice->count) < 0 ||
         there(c, "out_rank", slice->n_out, slice->out_rank) < 0 ||
         there(c, "out_micro_batch", slice->n_out, slice->out_micro_batch) < 0 ||
-        there(c, "out_row", slice->n_out, slice->out_row) < 0 || there(c, "out_place", slice->n_out, slice->out_place) < 0)
+        there(c, "out_row", slice->n_out, slice->out_row) < 0 ||
+        there(c, "out_place", slice->n_out, slice->out_place) < 0)
         return c->code;
     return 0;
 }
@@ -296,7 +309,8 @@ static int check_slice(struct check *c, const struct wire_slice *slice, uint32_t
     for (uint32_t i = 0; i < n_micro_batches; i++)
         sum += slice->count[i];
     if (sum != n_in)
-        return err_set(c->err, c->code, "%s: counts of micro-batches add up to %" PRIu64 ", not %u", c->where, sum, n_in);
+        return err_set(c->err, c->code, "%s: counts of micro-batches add up to %" PRIu64 ", not %u", c->where, sum,
+                       n_in);
     if (n_out > 0 && n_micro_batches == 0)
         return err_set(c->err, c->code, "%s: %u samples go into no micro-batch", c->where, n_out);
     if (values_at_most(c, "in_rank", slice->in_rank, n_in, WIRE_MAX_RANKS - 1) < 0 ||

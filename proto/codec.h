@@ -18,11 +18,11 @@
 #define PB(name) Poise__V1__##name
 
 #define WIRE_MAX_OPTIONS 256u
-#define WIRE_MAX_OPTION_BYTES 1024u       /* of an option's value with its 0 */
-#define WIRE_MAX_COORDINATOR_BYTES 4096u  /* of the list of endpoints with its 0 */
-#define WIRE_MAX_EPOCHS 65536u            /* of a heartbeat */
-#define WIRE_KEY_BYTES 32u                  /* of a payload key */
-#define WIRE_MAX_MISSING 16u              /* ranks named in beacons and heartbeats */
+#define WIRE_MAX_OPTION_BYTES 1024u      /* of an option's value with its 0 */
+#define WIRE_MAX_COORDINATOR_BYTES 4096u /* of the list of endpoints with its 0 */
+#define WIRE_MAX_EPOCHS 65536u           /* of a heartbeat */
+#define WIRE_KEY_BYTES 32u               /* of a payload key */
+#define WIRE_MAX_MISSING 16u             /* ranks named in beacons and heartbeats */
 
 /* Checks every value of a message. Returns 0 or code with a text that names message, member and value. */
 int wire_check(const struct wire_message *msg, int code, struct poise_err *err);
@@ -30,8 +30,8 @@ int wire_check(const struct wire_message *msg, int code, struct poise_err *err);
 /* Builds the body in the pool; borrows the arrays of msg. -ENOMEM. */
 int wire_store(struct pool *pool, const struct wire_message *msg, PB(Envelope) *envelope);
 
-/* Turns the body into plain structs in the block (or measures, if it has no base). Checks only what the plain structs can
- * no longer show: lengths of columns, of ids and of texts. -EPROTO. */
+/* Turns the body into plain structs in the block (or measures, if it has no base). Checks only what the plain structs
+ * can no longer show: lengths of columns, of ids and of texts. -EPROTO. */
 int wire_load(struct block *block, const PB(Envelope) *envelope, struct wire_message *msg, struct poise_err *err);
 
 /* Copies what msg points to into the block and makes it point there. While measuring, msg is left as it is. */

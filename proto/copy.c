@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Deep copies without a detour through bytes. Runs twice, see memory.h; while measuring, nothing may be written to what the
- * source's arrays hold, so their elements are copied to the stack first.
+ * Deep copies without a detour through bytes. Runs twice, see memory.h; while measuring, nothing may be written to what
+ * the source's arrays hold, so their elements are copied to the stack first.
  */
 #include <string.h>
 
@@ -129,7 +129,8 @@ void wire_copy_body(struct block *block, struct wire_message *msg)
         copy_members(block, msg);
         break;
     case WIRE_HEARTBEAT:
-        msg->heartbeat.epochs = copied(block, msg->heartbeat.epochs, msg->heartbeat.n_epochs * sizeof *msg->heartbeat.epochs);
+        msg->heartbeat.epochs =
+            copied(block, msg->heartbeat.epochs, msg->heartbeat.n_epochs * sizeof *msg->heartbeat.epochs);
         break;
     default: /* nothing in it points anywhere */
         break;

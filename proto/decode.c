@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * protobuf-c's structs -> plain structs in one block. Only what the plain structs can no longer show is checked here: lengths
- * of columns, of ids and of texts. All values are checked in check.c. Parts that messages share are in decode_parts.c, META in
- * decode_meta.c.
+ * protobuf-c's structs -> plain structs in one block. Only what the plain structs can no longer show is checked here:
+ * lengths of columns, of ids and of texts. All values are checked in check.c. Parts that messages share are in
+ * decode_parts.c, META in decode_meta.c.
  */
 #include "proto/decode.h"
 
-/* ------------------------------------------------------------------------------------------------- process and its node */
+/* ------------------------------------------------------------------------------------------------- process and its
+ * node */
 
 static int hello(struct load *l, const PB(Hello) *from, struct wire_message *msg)
 {
@@ -77,7 +78,8 @@ static int mode(struct load *l, const PB(Mode) *from, struct wire_message *msg)
     return wire_get_id(l, "epoch", from->epoch, &msg->mode.epoch);
 }
 
-/* -------------------------------------------------------------------------------------------------- coordinator and node */
+/* -------------------------------------------------------------------------------------------------- coordinator and
+ * node */
 
 static int members(struct load *l, const PB(Members) *from, struct wire_message *msg)
 {
@@ -110,12 +112,13 @@ static int roster_counts(struct load *l, const PB(Roster) *from)
 
     for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
         if (columns[i].n != want)
-            return err_set(l->err, -EPROTO, "ROSTER: %s has %zu values for %u ranks of %u replicas", columns[i].name, columns[i].n,
-                           from->n_ranks, from->n_replicas);
+            return err_set(l->err, -EPROTO, "ROSTER: %s has %zu values for %u ranks of %u replicas", columns[i].name,
+                           columns[i].n, from->n_ranks, from->n_replicas);
     if (want > WIRE_MAX_RANKS)
         return err_set(l->err, -EPROTO, "ROSTER: %" PRIu64 " members, at most %u", want, WIRE_MAX_RANKS);
     if (from->payload_key.len != 0 && from->payload_key.len != WIRE_KEY_BYTES)
-        return err_set(l->err, -EPROTO, "ROSTER: payload_key has %zu bytes, not %u", from->payload_key.len, WIRE_KEY_BYTES);
+        return err_set(l->err, -EPROTO, "ROSTER: payload_key has %zu bytes, not %u", from->payload_key.len,
+                       WIRE_KEY_BYTES);
     return 0;
 }
 
@@ -129,7 +132,8 @@ static int member(struct load *l, const PB(Roster) *from, uint32_t i, struct wir
         .incarnation = {.attempt = from->attempt[i], .opened_ns = from->opened_ns[i], .random = from->random[i]},
     };
     if (from->host[i] >= from->n_hosts)
-        return err_set(l->err, -EPROTO, "ROSTER: host of rank %u is number %u of %zu", to->rank, from->host[i], from->n_hosts);
+        return err_set(l->err, -EPROTO, "ROSTER: host of rank %u is number %u of %zu", to->rank, from->host[i],
+                       from->n_hosts);
     return wire_get_text(l, "hosts", from->hosts[from->host[i]], to->host, sizeof to->host);
 }
 
@@ -193,13 +197,15 @@ static int slice(struct load *l, const PB(Slice) *from, uint32_t n_micro_batches
     const size_t n_in = from->n_in_rank, n_out = from->n_out_rank;
 
     *to = (struct wire_slice){.rank = from->rank, .n_in = (uint32_t)n_in, .n_out = (uint32_t)n_out};
-    if (wire_get_few(l, "in_rank", n_in, WIRE_MAX_SAMPLES) < 0 || wire_get_few(l, "out_rank", n_out, WIRE_MAX_SAMPLES) < 0 ||
+    if (wire_get_few(l, "in_rank", n_in, WIRE_MAX_SAMPLES) < 0 ||
+        wire_get_few(l, "out_rank", n_out, WIRE_MAX_SAMPLES) < 0 ||
         wire_get_u32(l, "in_rank", n_in, from->in_rank, n_in, &to->in_rank) < 0 ||
         wire_get_u32(l, "in_index", from->n_in_index, from->in_index, n_in, &to->in_index) < 0 ||
         wire_get_u64(l, "in_bytes", from->n_in_bytes, from->in_bytes, n_in, &to->in_bytes) < 0 ||
         wire_get_u32(l, "count", from->n_count, from->count, n_micro_batches, &to->count) < 0 ||
         wire_get_u32(l, "out_rank", n_out, from->out_rank, n_out, &to->out_rank) < 0 ||
-        wire_get_u32(l, "out_micro_batch", from->n_out_micro_batch, from->out_micro_batch, n_out, &to->out_micro_batch) < 0 ||
+        wire_get_u32(l, "out_micro_batch", from->n_out_micro_batch, from->out_micro_batch, n_out,
+                     &to->out_micro_batch) < 0 ||
         wire_get_u32(l, "out_row", from->n_out_row, from->out_row, n_out, &to->out_row) < 0 ||
         wire_get_u32(l, "out_place", from->n_out_place, from->out_place, n_out, &to->out_place) < 0)
         return -EPROTO;
@@ -215,9 +221,11 @@ static int outcome(struct load *l, const PB(Outcome) *from, struct wire_outcome 
         .n_extents = (uint32_t)from->n_extent,
         .n_slices = (uint32_t)from->n_slices,
     };
-    if (wire_get_id(l, "epoch", from->epoch, &to->epoch) < 0 || wire_get_id(l, "plan_id", from->plan_id, &to->plan_id) < 0 ||
-        wire_get_id(l, "table_hash", from->table_hash, &to->table_hash) < 0 || totals(l, from->totals, &to->totals) < 0 ||
-        wire_get_table(l, from->table, &to->table) < 0 || wire_get_few(l, "extent", from->n_extent, POISE_MAX_EXTENTS) < 0 ||
+    if (wire_get_id(l, "epoch", from->epoch, &to->epoch) < 0 ||
+        wire_get_id(l, "plan_id", from->plan_id, &to->plan_id) < 0 ||
+        wire_get_id(l, "table_hash", from->table_hash, &to->table_hash) < 0 ||
+        totals(l, from->totals, &to->totals) < 0 || wire_get_table(l, from->table, &to->table) < 0 ||
+        wire_get_few(l, "extent", from->n_extent, POISE_MAX_EXTENTS) < 0 ||
         wire_get_few(l, "slices", from->n_slices, WIRE_MAX_RANKS) < 0)
         return -EPROTO;
     for (size_t i = 0; i < from->n_extent; i++)
@@ -252,7 +260,8 @@ static int beacon(struct load *l, const PB(Beacon) *from, struct wire_beacon *to
         .n_missing = (uint32_t)from->n_missing,
         .missing_total = from->missing_total,
     };
-    if (wire_get_id(l, "instance", from->instance, &to->instance) < 0 || wire_get_id(l, "epoch", from->epoch, &to->epoch) < 0 ||
+    if (wire_get_id(l, "instance", from->instance, &to->instance) < 0 ||
+        wire_get_id(l, "epoch", from->epoch, &to->epoch) < 0 ||
         wire_get_few(l, "plan_id", from->n_plan_id, 2 * WIRE_WINDOW) < 0 ||
         wire_get_few(l, "missing", from->n_missing, WIRE_MAX_MISSING) < 0)
         return -EPROTO;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Internal to proto/: the parts that decode.c puts together. Everything runs twice, see memory.h: where the block has no base,
- * arrays are NULL and are not written, but all checks are done. Each returns 0 or -EPROTO.
+ * Internal to proto/: the parts that decode.c puts together. Everything runs twice, see memory.h: where the block has
+ * no base, arrays are NULL and are not written, but all checks are done. Each returns 0 or -EPROTO.
  */
 #ifndef POISE_PROTO_DECODE_H
 #define POISE_PROTO_DECODE_H

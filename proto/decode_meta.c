@@ -2,7 +2,8 @@
 /* protobuf-c's structs -> META: every column must have just as many values as the counts say. */
 #include "proto/decode.h"
 
-static int optional_u64(struct load *l, const char *name, size_t n, const uint64_t *from, size_t want, uint64_t **ret_column)
+static int optional_u64(struct load *l, const char *name, size_t n, const uint64_t *from, size_t want,
+                        uint64_t **ret_column)
 {
     return n == 0 ? 0 : wire_get_u64(l, name, n, from, want, ret_column);
 }
@@ -25,7 +26,8 @@ static int spread_attention(struct load *l, const PB(Meta) *from, struct wire_me
         for (size_t i = 0; i < n; i++) {
             uint64_t square, length = from->length[p * n + i];
             if (__builtin_mul_overflow(length, length, &square))
-                return err_set(l->err, -EPROTO, "META of rank %u: length[%u][%zu] is %" PRIu64 ": too large to leave out its attention",
+                return err_set(l->err, -EPROTO,
+                               "META of rank %u: length[%u][%zu] is %" PRIu64 ": too large to leave out its attention",
                                to->rank, p, i, length);
             if (column)
                 column[i] = square;
@@ -39,10 +41,11 @@ static int attention(struct load *l, const PB(Meta) *from, struct wire_meta *to)
     const uint32_t phases = from->attention_phases;
 
     if (phases >> to->n_phases)
-        return err_set(l->err, -EPROTO, "META of rank %u: attention_phases is %u with %u phases", to->rank, phases, to->n_phases);
+        return err_set(l->err, -EPROTO, "META of rank %u: attention_phases is %u with %u phases", to->rank, phases,
+                       to->n_phases);
     if (from->n_attention != (size_t)to->n_samples * (size_t)__builtin_popcount(phases))
-        return err_set(l->err, -EPROTO, "META of rank %u: attention has %zu values, not %u for each of %d phases", to->rank,
-                       from->n_attention, to->n_samples, __builtin_popcount(phases));
+        return err_set(l->err, -EPROTO, "META of rank %u: attention has %zu values, not %u for each of %d phases",
+                       to->rank, from->n_attention, to->n_samples, __builtin_popcount(phases));
     return phases == 0 ? 0 : spread_attention(l, from, to);
 }
 
@@ -74,11 +77,12 @@ static int columns(struct load *l, const PB(Meta) *from, struct wire_meta *to)
 /* What a message without columns may not have after all; a rule of its own, or they would be dropped unseen. */
 static int no_columns(struct load *l, const PB(Meta) *from)
 {
-    size_t n = from->n_tag + from->n_bytes + from->n_packed_bytes + from->n_loss_tokens + from->n_micro_batch + from->n_unit +
-               from->unit_layout.len + from->n_length + from->n_attention + from->n_extent;
+    size_t n = from->n_tag + from->n_bytes + from->n_packed_bytes + from->n_loss_tokens + from->n_micro_batch +
+               from->n_unit + from->unit_layout.len + from->n_length + from->n_attention + from->n_extent;
 
     if (n > 0)
-        return err_set(l->err, -EPROTO, "META of rank %u: %zu values in columns, though it says that it has none", from->rank, n);
+        return err_set(l->err, -EPROTO, "META of rank %u: %zu values in columns, though it says that it has none",
+                       from->rank, n);
     return 0;
 }
 
@@ -98,8 +102,9 @@ static int get_meta(struct load *l, const PB(Meta) *from, struct wire_meta *to)
     };
     /* Now, for the products below to fit: the other values are checked when all is there. */
     if (from->n_samples > WIRE_MAX_SAMPLES || from->n_phases > POISE_MAX_PHASES || from->n_extents > POISE_MAX_EXTENTS)
-        return err_set(l->err, -EPROTO, "META of rank %u: n_samples %u, n_phases %u, n_extents %u: at most %u, %u, %u", from->rank,
-                       from->n_samples, from->n_phases, from->n_extents, WIRE_MAX_SAMPLES, POISE_MAX_PHASES, POISE_MAX_EXTENTS);
+        return err_set(l->err, -EPROTO, "META of rank %u: n_samples %u, n_phases %u, n_extents %u: at most %u, %u, %u",
+                       from->rank, from->n_samples, from->n_phases, from->n_extents, WIRE_MAX_SAMPLES, POISE_MAX_PHASES,
+                       POISE_MAX_EXTENTS);
     if (wire_get_id(l, "epoch", from->epoch, &to->epoch) < 0 ||
         wire_get_incarnation(l, from->incarnation, &to->incarnation) < 0 ||
         wire_get_id(l, "digest", from->digest, &to->digest) < 0 ||

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plain structs -> protobuf-c's structs. Columns and texts are borrowed from the message, the structs themselves come from a
- * pool; so all that can fail is memory. The message was checked before: counts fit their arrays, texts end. Parts that
- * messages share are in encode_parts.c, META in encode_meta.c.
+ * Plain structs -> protobuf-c's structs. Columns and texts are borrowed from the message, the structs themselves come
+ * from a pool; so all that can fail is memory. The message was checked before: counts fit their arrays, texts end.
+ * Parts that messages share are in encode_parts.c, META in encode_meta.c.
  */
 #include <errno.h>
 
 #include "proto/encode.h"
 
-/* ------------------------------------------------------------------------------------------------- process and its node */
+/* ------------------------------------------------------------------------------------------------- process and its
+ * node */
 
 static PB(Hello) *hello(struct pool *pool, const struct wire_message *msg)
 {
@@ -89,7 +90,8 @@ static PB(Mode) *mode(struct pool *pool, const struct wire_message *msg)
     return wire_put_id(pool, msg->mode.epoch, &to->epoch) ? to : NULL;
 }
 
-/* -------------------------------------------------------------------------------------------------- coordinator and node */
+/* -------------------------------------------------------------------------------------------------- coordinator and
+ * node */
 
 static PB(Members) *members(struct pool *pool, const struct wire_message *msg)
 {
@@ -255,7 +257,8 @@ static PB(Beacon) *beacon(struct pool *pool, const struct wire_beacon *from)
     to->missing_total = from->missing_total;
     to->n_plan_id = 2 * (size_t)from->n_plans;
     to->plan_id = wire_pool_take(pool, to->n_plan_id * sizeof *to->plan_id);
-    if (!to->plan_id || !wire_put_id(pool, from->instance, &to->instance) || !wire_put_id(pool, from->epoch, &to->epoch))
+    if (!to->plan_id || !wire_put_id(pool, from->instance, &to->instance) ||
+        !wire_put_id(pool, from->epoch, &to->epoch))
         return NULL;
     for (uint32_t i = 0; i < from->n_plans; i++) {
         to->plan_id[2 * i] = from->plan_id[i].hi;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Internal to proto/: the parts that encode.c puts together. Each returns NULL or false only when the pool is out of memory. */
+/* Internal to proto/: the parts that encode.c puts together. Each returns NULL or false only when the pool is out of
+ * memory. */
 #ifndef POISE_PROTO_ENCODE_H
 #define POISE_PROTO_ENCODE_H
 
@@ -8,9 +9,9 @@
 #include "proto/codec.h"
 
 /* A new struct of protobuf-c in the pool; ends the caller with NULL where there is no memory. */
-#define NEW(pool, name, var)                                \
-    PB(name) *var = wire_pool_take(pool, sizeof(PB(name))); \
-    if (!var)                                               \
+#define NEW(pool, name, var)                                                                                           \
+    PB(name) *var = wire_pool_take(pool, sizeof(PB(name)));                                                            \
+    if (!var)                                                                                                          \
         return NULL;
 
 static inline ProtobufCBinaryData put_text(const char *s) /* borrowed */

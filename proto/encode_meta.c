@@ -84,8 +84,8 @@ static PB(Meta) *meta(struct pool *pool, const struct wire_meta *from)
     to->n_extents = from->n_extents;
     to->has_columns = from->has_columns;
     to->incarnation = wire_put_incarnation(pool, &from->incarnation);
-    if (!to->incarnation || !wire_put_id(pool, from->epoch, &to->epoch) || !wire_put_id(pool, from->digest, &to->digest) ||
-        !wire_put_id(pool, from->table_hash, &to->table_hash))
+    if (!to->incarnation || !wire_put_id(pool, from->epoch, &to->epoch) ||
+        !wire_put_id(pool, from->digest, &to->digest) || !wire_put_id(pool, from->table_hash, &to->table_hash))
         return NULL;
     if (from->table && !(to->table = wire_put_table(pool, from->table)))
         return NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Streaming XXH3-128 over numbers and texts, the same on every machine: numbers go in little endian, texts with their length,
- * so no two different inputs give the same stream. Internal to proto/.
+ * Streaming XXH3-128 over numbers and texts, the same on every machine: numbers go in little endian, texts with their
+ * length, so no two different inputs give the same stream. Internal to proto/.
  */
 #ifndef POISE_PROTO_HASH_H
 #define POISE_PROTO_HASH_H

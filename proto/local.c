@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checks of packets of the SEQPACKET connection. A packet is one struct that the other process filled, so nothing in it can be
- * trusted: not its size, not its type, not that a text ends. Only what is checked here may be used.
+ * Checks of packets of the SEQPACKET connection. A packet is one struct that the other process filled, so nothing in it
+ * can be trusted: not its size, not its type, not that a text ends. Only what is checked here may be used.
  */
 #include "proto/local.h"
 
@@ -20,14 +20,13 @@ static const struct {
     bool from_process, from_poised;
     uint32_t n_fds;
 } types[LOCAL_N_TYPES] = {
-    [LOCAL_TOKEN] = {"TOKEN", false, true, 0},
-    [LOCAL_PIDFD] = {"PIDFD", true, false, 1},
-    [LOCAL_OFFER] = {"OFFER", true, true, 1},
-    [LOCAL_RETRACT] = {"RETRACT", true, true, 0},
+    [LOCAL_TOKEN] = {"TOKEN", false, true, 0},     [LOCAL_PIDFD] = {"PIDFD", true, false, 1},
+    [LOCAL_OFFER] = {"OFFER", true, true, 1},      [LOCAL_RETRACT] = {"RETRACT", true, true, 0},
     [LOCAL_REFUSED] = {"REFUSED", false, true, 0},
 };
 
-static int check_head(const struct local_message *msg, size_t n_bytes, uint32_t n_fds, bool from_process, struct poise_err *err)
+static int check_head(const struct local_message *msg, size_t n_bytes, uint32_t n_fds, bool from_process,
+                      struct poise_err *err)
 {
     const char *sender = from_process ? "a process" : "poised";
 
@@ -43,7 +42,8 @@ static int check_head(const struct local_message *msg, size_t n_bytes, uint32_t 
     if (!(from_process ? types[msg->type].from_process : types[msg->type].from_poised))
         return err_set(err, -EPROTO, "type is %u: %s never sends %s", msg->type, sender, types[msg->type].name);
     if (n_fds != types[msg->type].n_fds)
-        return err_set(err, -EPROTO, "%s with %u descriptors, not %u", types[msg->type].name, n_fds, types[msg->type].n_fds);
+        return err_set(err, -EPROTO, "%s with %u descriptors, not %u", types[msg->type].name, n_fds,
+                       types[msg->type].n_fds);
     return 0;
 }
 
@@ -60,8 +60,8 @@ static int check_segment(const struct local_message *msg, bool from_process, str
         return err_set(err, -EPROTO, "%s: bytes is %" PRIu64 ", from 1 to 2^46", name, msg->bytes);
     /* From a process these are not looked at: poised fills in what it knows. */
     if (!from_process && (msg->rank >= WIRE_MAX_RANKS || msg->replica >= WIRE_MAX_REPLICAS))
-        return err_set(err, -EPROTO, "%s: rank is %u, replica %u: below %u and %u", name, msg->rank, msg->replica, WIRE_MAX_RANKS,
-                       WIRE_MAX_REPLICAS);
+        return err_set(err, -EPROTO, "%s: rank is %u, replica %u: below %u and %u", name, msg->rank, msg->replica,
+                       WIRE_MAX_RANKS, WIRE_MAX_REPLICAS);
     if (wire_id_none(msg->epoch))
         return err_set(err, -EPROTO, "%s: epoch is none", name);
     return 0;

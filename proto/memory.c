@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pool behind encoding and decoding. The structs of protobuf-c live for one call, so they are taken from a few chunks and
- * given back at once; its limit is what keeps a hostile message, that unpacks to twenty times its size, from taking memory.
+ * The pool behind encoding and decoding. The structs of protobuf-c live for one call, so they are taken from a few
+ * chunks and given back at once; its limit is what keeps a hostile message, that unpacks to twenty times its size, from
+ * taking memory.
  */
 #include "proto/memory.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of proto/: a pool that is freed as a whole, and a block that is measured first and filled then. Internal to proto/. */
+/* Memory of proto/: a pool that is freed as a whole, and a block that is measured first and filled then. Internal to
+ * proto/. */
 #ifndef POISE_PROTO_MEMORY_H
 #define POISE_PROTO_MEMORY_H
 
@@ -26,8 +27,8 @@ void *wire_pool_take(struct pool *pool, size_t n_bytes);
 void wire_pool_free(struct pool *pool);
 
 /*
- * One code path runs twice: first without memory (base NULL, take only counts and returns NULL), then over a block of just
- * that size.
+ * One code path runs twice: first without memory (base NULL, take only counts and returns NULL), then over a block of
+ * just that size.
  */
 struct block {
     uint8_t *base;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Options as sorted keys and values. One table says every key once, with its kind; writing, reading and checking walk it. A
- * value has one spelling only, so options that are equal are equal as text, and a difference is shown as a user knows it:
- * words for choices, "default" and "none" for caps.
+ * Options as sorted keys and values. One table says every key once, with its kind; writing, reading and checking walk
+ * it. A value has one spelling only, so options that are equal are equal as text, and a difference is shown as a user
+ * knows it: words for choices, "default" and "none" for caps.
  */
 #include "proto/options.h"
 
@@ -18,11 +18,11 @@
 enum kind {
     NUMBER32,
     NUMBER64,
-    CAP,       /* a number, "default" (0) or "none" (POISE_NO_CAP) */
+    CAP,        /* a number, "default" (0) or "none" (POISE_NO_CAP) */
     PHASE_CAPS, /* one CAP a phase */
-    CHOICE,    /* a word of `words`, by its number */
-    TEXT,      /* an array of POISE_MAX_NAME */
-    PHASES     /* one key each: phase.0, phase.1 ... */
+    CHOICE,     /* a word of `words`, by its number */
+    TEXT,       /* an array of POISE_MAX_NAME */
+    PHASES      /* one key each: phase.0, phase.1 ... */
 };
 
 /* Longest value: a phase with its name and five numbers, or 8 caps. */
@@ -63,7 +63,8 @@ static const void *member(const struct key *key, const struct options *options)
     return (const char *)options + key->offset;
 }
 
-/* ------------------------------------------------------------------------------------------------------------- writing */
+/* ------------------------------------------------------------------------------------------------------------- writing
+ */
 
 static size_t print_cap(uint64_t cap, char *text, size_t n_text)
 {
@@ -215,7 +216,8 @@ void options_free(struct wire_option *options, uint32_t n_options)
     free(options);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- reading */
+/* ------------------------------------------------------------------------------------------------------------- reading
+ */
 
 /* A decimal number as print() writes it, up to its end or a space; NULL if it is none. */
 static const char *scan_number(const char *text, uint64_t max, uint64_t *ret_value)
@@ -296,7 +298,8 @@ static bool scan_phase(const char *text, struct poise_phase *phase)
     if (!scan_member(&numbers, " linear=", UINT64_MAX, &phase->linear) ||
         !scan_member(&numbers, " quadratic=", UINT64_MAX, &phase->quadratic) ||
         !scan_member(&numbers, " constant=", UINT64_MAX, &phase->constant) ||
-        !scan_member(&numbers, " passes=", UINT32_MAX, &passes) || !scan_member(&numbers, " flags=", UINT32_MAX, &flags))
+        !scan_member(&numbers, " passes=", UINT32_MAX, &passes) ||
+        !scan_member(&numbers, " flags=", UINT32_MAX, &flags))
         return false;
     phase->passes = (uint32_t)passes;
     phase->flags = (uint32_t)flags;
@@ -374,7 +377,8 @@ static int check_complete(const struct reader *reader, struct poise_err *err)
         if (keys[k].kind == PHASES)
             continue;
         if (!reader->seen[k])
-            return err_set(err, -EINVAL, "option %s is missing: an older library; install the same version everywhere", keys[k].name);
+            return err_set(err, -EINVAL, "option %s is missing: an older library; install the same version everywhere",
+                           keys[k].name);
         if (keys[k].kind == PHASE_CAPS && reader->n_caps[k] != reader->options.n_phases)
             return err_set(err, -EINVAL, "option %s has %u caps for %u phases", keys[k].name, reader->n_caps[k],
                            reader->options.n_phases);
@@ -389,12 +393,15 @@ int options_read(const struct wire_option *list, uint32_t n_options, struct opti
     for (uint32_t i = 0; i < n_options; i++) {
         const struct key *key = find_key(list[i].key, &reader);
         if (!key)
-            return err_set(err, -EINVAL, "option %.80s (%.80s) is not known here: a newer library; install the same version everywhere",
-                           list[i].key, list[i].value);
+            return err_set(
+                err, -EINVAL,
+                "option %.80s (%.80s) is not known here: a newer library; install the same version everywhere",
+                list[i].key, list[i].value);
         if (key->kind != PHASES && reader.seen[key - keys])
             return err_set(err, -EINVAL, "option %s is there twice", key->name);
         if (!scan(key, list[i].value, &reader))
-            return err_set(err, -EINVAL, "option %.80s has a value that it cannot have: %.160s", list[i].key, list[i].value);
+            return err_set(err, -EINVAL, "option %.80s has a value that it cannot have: %.160s", list[i].key,
+                           list[i].value);
         reader.seen[key - keys] = true;
     }
     if (check_complete(&reader, err) < 0)

@@ -15,8 +15,8 @@ static void print_who(const struct wire_join *join, char text[48])
         snprintf(text, 48, "rank %u", join->rank);
 }
 
-static int say(const struct wire_join *a, const struct wire_join *b, const char *key, const char *value_a, const char *value_b,
-               char *text, size_t n_text)
+static int say(const struct wire_join *a, const struct wire_join *b, const char *key, const char *value_a,
+               const char *value_b, char *text, size_t n_text)
 {
     char who_a[48], who_b[48];
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Field tables: turning a declared field into its checked, self-contained form, and what follows from a table (its hash, its
- * ragged axes, its padded memory). What a rule does not use is set to its default here, so that two ranks never differ in
- * something without a meaning; a table from the wire is checked again, as it may not come from this code.
+ * Field tables: turning a declared field into its checked, self-contained form, and what follows from a table (its
+ * hash, its ragged axes, its padded memory). What a rule does not use is set to its default here, so that two ranks
+ * never differ in something without a meaning; a table from the wire is checked again, as it may not come from this
+ * code.
  */
 #include "proto/schema.h"
 
@@ -40,7 +41,8 @@ static bool is_ragged_padded(const struct wire_field *field, uint32_t dim)
     return field->assembly == POISE_PADDED && field->shape[dim] < 0;
 }
 
-/* ------------------------------------------------------------------------------------------------------- one field's rules */
+/* ------------------------------------------------------------------------------------------------------- one field's
+ * rules */
 
 static int check_shape(const struct wire_field *field, uint32_t rank, const char *who, struct poise_err *err)
 {
@@ -62,20 +64,20 @@ static int check_shape(const struct wire_field *field, uint32_t rank, const char
 static int check_concat(const struct wire_field *field, uint32_t rank, const char *who, struct poise_err *err)
 {
     if (field->axis >= field->n_dims)
-        FAIL("%s: axis is %u: to be concatenated along it, a sample needs more than its %u dimensions", who, field->axis,
-             field->n_dims);
+        FAIL("%s: axis is %u: to be concatenated along it, a sample needs more than its %u dimensions", who,
+             field->axis, field->n_dims);
     for (uint32_t d = 0; d < field->n_dims; d++)
         if (d != field->axis && field->shape[d] < 0)
-            FAIL("%s: shape[%u] is ragged: of a concatenated field only axis %u may be; declare it padded or opaque", who, d,
-                 field->axis);
+            FAIL("%s: shape[%u] is ragged: of a concatenated field only axis %u may be; declare it padded or opaque",
+                 who, d, field->axis);
     return 0;
 }
 
 static int check_padded(const struct wire_field *field, uint32_t rank, const char *who, struct poise_err *err)
 {
     if (field->axis > field->n_dims)
-        FAIL("%s: axis is %u: samples of %u dimensions can be stacked at axis %u at most", who, field->axis, field->n_dims,
-             field->n_dims);
+        FAIL("%s: axis is %u: samples of %u dimensions can be stacked at axis %u at most", who, field->axis,
+             field->n_dims, field->n_dims);
     if (field->pad_side > POISE_PAD_LEFT)
         FAIL("%s: pad_side is %u: 0 (right) or 1 (left)", who, field->pad_side);
     if (field->pad_scope > POISE_PAD_FIXED)
@@ -132,15 +134,17 @@ static int check_field(const struct wire_field *field, uint32_t rank, struct poi
     return field->assembly == POISE_PADDED ? check_padded(field, rank, who, err) : 0;
 }
 
-/* ------------------------------------------------------------------------------------------------------------ declaration */
+/* ------------------------------------------------------------------------------------------------------------
+ * declaration */
 
-static int copy_name(const char *from, const char *what, const char *name, char to[POISE_MAX_NAME], struct poise_err *err)
+static int copy_name(const char *from, const char *what, const char *name, char to[POISE_MAX_NAME],
+                     struct poise_err *err)
 {
     size_t n = from ? strlen(from) : 0;
 
     if (n >= POISE_MAX_NAME)
-        return err_set_at(err, -EINVAL, POISE_NONE, POISE_NONE, name, "field %.63s: %s has %zu bytes, at most %d: %.80s", name, what,
-                          n, POISE_MAX_NAME - 1, from);
+        return err_set_at(err, -EINVAL, POISE_NONE, POISE_NONE, name,
+                          "field %.63s: %s has %zu bytes, at most %d: %.80s", name, what, n, POISE_MAX_NAME - 1, from);
     if (!wire_text_valid(from, n))
         return err_set_at(err, -EINVAL, POISE_NONE, POISE_NONE, NULL, "%s of a field is not valid UTF-8", what);
     memset(to, 0, POISE_MAX_NAME);
@@ -236,7 +240,8 @@ int schema_field(const struct poise_field *from, struct wire_field *ret_field, s
     if (field->dtype >= POISE_N_DTYPES)
         FAIL("field %s: dtype is %u: below %d", field->name, field->dtype, POISE_N_DTYPES);
     if (field->n_dims > POISE_MAX_DIMS - 1)
-        FAIL("field %s: n_dims is %u: a sample has at most %d dimensions", field->name, field->n_dims, POISE_MAX_DIMS - 1);
+        FAIL("field %s: n_dims is %u: a sample has at most %d dimensions", field->name, field->n_dims,
+             POISE_MAX_DIMS - 1);
     for (uint32_t d = 0; d < field->n_dims; d++)
         field->shape[d] = from->shape[d];
     if (field->assembly != POISE_OPAQUE)
@@ -249,7 +254,8 @@ int schema_field(const struct poise_field *from, struct wire_field *ret_field, s
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------------------ whole tables */
+/* ------------------------------------------------------------------------------------------------------------ whole
+ * tables */
 
 /* Distinct names of ragged padded axes, sorted; stops at max. */
 static uint32_t axes(const struct wire_table *table, const char **names, uint32_t max)
@@ -290,7 +296,8 @@ static const struct wire_field *find(const struct wire_table *table, const char 
 }
 
 /* The grid that a field's rows follow must be one, where it is in the table: another rank may bring it. */
-static int check_grid(const struct wire_table *table, const struct wire_field *field, uint32_t rank, struct poise_err *err)
+static int check_grid(const struct wire_table *table, const struct wire_field *field, uint32_t rank,
+                      struct poise_err *err)
 {
     char text[FIELD_PREFIX];
     const char *who = prefix(text, rank, field->name);
@@ -301,7 +308,8 @@ static int check_grid(const struct wire_table *table, const struct wire_field *f
     if (!is_integer(grid->dtype))
         FAIL("%s: rows_of is %s, which is %s: a grid is of integers", who, grid->name, poise_dtype_name(grid->dtype));
     if (grid->n_dims != 2 || grid->shape[0] >= 0)
-        FAIL("%s: rows_of is %s, which has %u dimensions: a grid has 2, the first ragged", who, grid->name, grid->n_dims);
+        FAIL("%s: rows_of is %s, which has %u dimensions: a grid has 2, the first ragged", who, grid->name,
+             grid->n_dims);
     if (grid->shape[1] >= 0 && field->n_divisors > (uint64_t)grid->shape[1])
         FAIL("%s: %u divisors for the %" PRId64 " columns of %s", who, field->n_divisors, grid->shape[1], grid->name);
     return 0;
@@ -313,7 +321,8 @@ int schema_check(const struct wire_table *table, uint32_t rank, struct poise_err
     const char *names[POISE_MAX_EXTENTS + 1];
 
     if (table->n_fields > POISE_MAX_FIELDS)
-        return err_set_at(err, -EINVAL, rank, POISE_NONE, NULL, "%u fields: at most %d", table->n_fields, POISE_MAX_FIELDS);
+        return err_set_at(err, -EINVAL, rank, POISE_NONE, NULL, "%u fields: at most %d", table->n_fields,
+                          POISE_MAX_FIELDS);
     schema_sort(table, sorted);
     for (uint32_t i = 0; i < table->n_fields; i++) {
         char text[FIELD_PREFIX];
@@ -326,10 +335,11 @@ int schema_check(const struct wire_table *table, uint32_t rank, struct poise_err
             return -EINVAL;
     }
     if (axes(table, names, POISE_MAX_EXTENTS + 1) > POISE_MAX_EXTENTS)
-        return err_set_at(err, -EINVAL, rank, POISE_NONE, NULL,
-                          "more than %d ragged axes in padded fields (%s, %s, %s, %s, %s): give those that are as long as each "
-                          "other one axis_name",
-                          POISE_MAX_EXTENTS, names[0], names[1], names[2], names[3], names[4]);
+        return err_set_at(
+            err, -EINVAL, rank, POISE_NONE, NULL,
+            "more than %d ragged axes in padded fields (%s, %s, %s, %s, %s): give those that are as long as each "
+            "other one axis_name",
+            POISE_MAX_EXTENTS, names[0], names[1], names[2], names[3], names[4]);
     return 0;
 }
 

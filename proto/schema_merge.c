@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The field tables of all ranks as one, by name. Ranks are taken in order and each one's fields by name, so the error is the
- * same whoever computes it: the lowest rank that differs from an earlier one, its first such field.
+ * The field tables of all ranks as one, by name. Ranks are taken in order and each one's fields by name, so the error
+ * is the same whoever computes it: the lowest rank that differs from an earlier one, its first such field.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -79,15 +79,17 @@ static void print_dtype(const struct wire_field *field, char *text, size_t n_tex
 static void print_assembly(const struct wire_field *field, char *text, size_t n_text)
 {
     static const char *const names[] = {"concat", "padded", "opaque"};
-    snprintf(text, n_text, "assembly %s at axis %u", field->assembly < 3 ? names[field->assembly] : "unknown", field->axis);
+    snprintf(text, n_text, "assembly %s at axis %u", field->assembly < 3 ? names[field->assembly] : "unknown",
+             field->axis);
 }
 
 static void print_padding(const struct wire_field *field, char *text, size_t n_text)
 {
     static const char *const scopes[] = {"micro-batch", "step", "fixed"};
     snprintf(text, n_text, "padding %s to %s, pad_to %" PRIu64 ", multiple %u, value 0x%" PRIx64,
-             field->pad_side == POISE_PAD_LEFT ? "left" : "right", field->pad_scope < 3 ? scopes[field->pad_scope] : "unknown",
-             field->pad_to, field->pad_multiple, field->pad_bits);
+             field->pad_side == POISE_PAD_LEFT ? "left" : "right",
+             field->pad_scope < 3 ? scopes[field->pad_scope] : "unknown", field->pad_to, field->pad_multiple,
+             field->pad_bits);
 }
 
 /* Every member is in one of these, in the order in which a difference is named. */
@@ -102,7 +104,8 @@ static const struct {
 /* Room for the longest: 7 axis names. */
 #define ASPECT_BYTES (POISE_MAX_DIMS * (POISE_MAX_NAME + 2) + 32)
 
-static int differ(const struct wire_field *a, uint32_t rank_a, const struct wire_field *b, uint32_t rank_b, struct poise_err *err)
+static int differ(const struct wire_field *a, uint32_t rank_a, const struct wire_field *b, uint32_t rank_b,
+                  struct poise_err *err)
 {
     char text_a[ASPECT_BYTES], text_b[ASPECT_BYTES];
 
@@ -113,16 +116,19 @@ static int differ(const struct wire_field *a, uint32_t rank_a, const struct wire
         aspects[i].print(a, text_a, sizeof text_a);
         aspects[i].print(b, text_b, sizeof text_b);
         if (strcmp(text_a, text_b) != 0)
-            return err_set_at(err, -EINVAL, rank_b, POISE_NONE, b->name, "rank %u sends %s %s %.160s, rank %u %s %.160s: make them agree",
-                              rank_b, b->name, aspects[i].word, text_b, rank_a, aspects[i].word, text_a);
+            return err_set_at(err, -EINVAL, rank_b, POISE_NONE, b->name,
+                              "rank %u sends %s %s %.160s, rank %u %s %.160s: make them agree", rank_b, b->name,
+                              aspects[i].word, text_b, rank_a, aspects[i].word, text_a);
     }
     return 0;
 }
 
-_Static_assert(sizeof(struct wire_field) == POISE_MAX_NAME * (2 + POISE_MAX_DIMS) + 8 * 4 + POISE_MAX_DIMS * (8 + 4) + 16,
+_Static_assert(sizeof(struct wire_field) ==
+                   POISE_MAX_NAME * (2 + POISE_MAX_DIMS) + 8 * 4 + POISE_MAX_DIMS * (8 + 4) + 16,
                "struct wire_field has padding: compare by member in differ()");
 
-/* ----------------------------------------------------------------------------------------------------------- merging */
+/* ----------------------------------------------------------------------------------------------------------- merging
+ */
 
 struct merge {
     uint32_t n;
@@ -160,8 +166,8 @@ static int add(struct merge *merge, const struct wire_field *field, uint32_t ran
         return differ(merge->fields[at], merge->rank[at], field, rank, err);
     if (merge->n == POISE_MAX_FIELDS)
         return err_set_at(err, -EINVAL, rank, POISE_NONE, field->name,
-                          "rank %u: field %s is one more than the %d that a group may have over all ranks", rank, field->name,
-                          POISE_MAX_FIELDS);
+                          "rank %u: field %s is one more than the %d that a group may have over all ranks", rank,
+                          field->name, POISE_MAX_FIELDS);
     memmove(&merge->fields[at + 1], &merge->fields[at], (merge->n - at) * sizeof *merge->fields);
     memmove(&merge->rank[at + 1], &merge->rank[at], (merge->n - at) * sizeof *merge->rank);
     merge->fields[at] = field;
@@ -181,7 +187,8 @@ static int add_table(struct merge *merge, const struct wire_table *table, uint32
     return 0;
 }
 
-int schema_merge(const struct wire_table *const *tables, uint32_t n_ranks, struct wire_table *ret_table, struct poise_err *err)
+int schema_merge(const struct wire_table *const *tables, uint32_t n_ranks, struct wire_table *ret_table,
+                 struct poise_err *err)
 {
     struct merge merge = {0};
 
@@ -199,7 +206,8 @@ int schema_merge(const struct wire_table *const *tables, uint32_t n_ranks, struc
     }
     for (uint32_t i = 0; i < merge.n; i++)
         table.fields[i] = *merge.fields[i];
-    /* Together they may break what each alone does not: the number of axes, a grid that another rank declares otherwise. */
+    /* Together they may break what each alone does not: the number of axes, a grid that another rank declares
+     * otherwise. */
     if (schema_check(&table, POISE_NONE, err) < 0) {
         free(table.fields);
         return -EINVAL;

@@ -3,9 +3,9 @@
  * The way in and out: bytes <-> struct wire_message. The steps of both ways stand in codec.h; here are their order, the
  * version, the budget and the memory.
  *
- * The budget. Bytes of a few lines can ask for a lot of memory: an unknown field of 2 bytes costs protobuf-c 45, a packed
- * value of 1 byte 8. So half of the budget is all that unpacking may take, and the block of plain structs, whose size is
- * measured before it is allocated, must fit into what is left.
+ * The budget. Bytes of a few lines can ask for a lot of memory: an unknown field of 2 bytes costs protobuf-c 45, a
+ * packed value of 1 byte 8. So half of the budget is all that unpacking may take, and the block of plain structs, whose
+ * size is measured before it is allocated, must fit into what is left.
  */
 #include "proto/wire.h"
 
@@ -16,8 +16,8 @@
 #include "proto/codec.h"
 
 /*
- * A packed value of one byte becomes 8 in protobuf-c's array and 8 in ours; a field of a table, with its fixed names, takes 30
- * times its bytes. The rest is for small messages.
+ * A packed value of one byte becomes 8 in protobuf-c's array and 8 in ours; a field of a table, with its fixed names,
+ * takes 30 times its bytes. The rest is for small messages.
  */
 #define BUDGET_FACTOR 32u
 #define BUDGET_EXTRA ((size_t)2 << 20)
@@ -30,11 +30,12 @@ _Static_assert((int)POISE__V1__ENVELOPE__BODY_BEACON == WIRE_BEACON + BODY_NUMBE
 const char *wire_type_name(enum wire_type type)
 {
     static const char *const names[WIRE_N_TYPES] = {
-        [WIRE_HELLO] = "HELLO",     [WIRE_WELCOME] = "WELCOME", [WIRE_REFUSED] = "REFUSED",     [WIRE_JOIN] = "JOIN",
-        [WIRE_META] = "META",       [WIRE_PULL] = "PULL",       [WIRE_NEED] = "NEED",           [WIRE_LEAVE] = "LEAVE",
-        [WIRE_REPORT] = "REPORT",   [WIRE_ROSTER] = "ROSTER",   [WIRE_OUTCOME] = "OUTCOME",     [WIRE_ABORT] = "ABORT",
-        [WIRE_MODE] = "MODE",       [WIRE_MEMBERS] = "MEMBERS", [WIRE_HEARTBEAT] = "HEARTBEAT", [WIRE_UNKNOWN] = "UNKNOWN",
-        [WIRE_BEACON] = "BEACON",
+        [WIRE_HELLO] = "HELLO",     [WIRE_WELCOME] = "WELCOME", [WIRE_REFUSED] = "REFUSED",
+        [WIRE_JOIN] = "JOIN",       [WIRE_META] = "META",       [WIRE_PULL] = "PULL",
+        [WIRE_NEED] = "NEED",       [WIRE_LEAVE] = "LEAVE",     [WIRE_REPORT] = "REPORT",
+        [WIRE_ROSTER] = "ROSTER",   [WIRE_OUTCOME] = "OUTCOME", [WIRE_ABORT] = "ABORT",
+        [WIRE_MODE] = "MODE",       [WIRE_MEMBERS] = "MEMBERS", [WIRE_HEARTBEAT] = "HEARTBEAT",
+        [WIRE_UNKNOWN] = "UNKNOWN", [WIRE_BEACON] = "BEACON",
     };
     return type > 0 && type < WIRE_N_TYPES ? names[type] : "?";
 }
@@ -90,8 +91,9 @@ static int check_version(uint32_t version, struct poise_err *err)
 {
     if (version == WIRE_VERSION)
         return 0;
-    return err_set(err, -EPROTONOSUPPORT, "a message of wire version %u came, this side speaks %u: install the same poise on both",
-                   version, WIRE_VERSION);
+    return err_set(err, -EPROTONOSUPPORT,
+                   "a message of wire version %u came, this side speaks %u: install the same poise on both", version,
+                   WIRE_VERSION);
 }
 
 /* The version stands first, so it can be read even where another version changed all the rest. */
@@ -109,7 +111,8 @@ static int peek_version(const uint8_t *bytes, size_t n_bytes, struct poise_err *
     return 0;
 }
 
-static int unpack(struct pool *pool, const uint8_t *bytes, size_t n_bytes, PB(Envelope) **ret_envelope, struct poise_err *err)
+static int unpack(struct pool *pool, const uint8_t *bytes, size_t n_bytes, PB(Envelope) **ret_envelope,
+                  struct poise_err *err)
 {
     ProtobufCAllocator allocator = {.alloc = unpack_alloc, .free = unpack_free, .allocator_data = pool};
 
@@ -119,7 +122,8 @@ static int unpack(struct pool *pool, const uint8_t *bytes, size_t n_bytes, PB(En
     static const uint8_t nothing[1];
     PB(Envelope) *envelope = poise__v1__envelope__unpack(&allocator, n_bytes, n_bytes > 0 ? bytes : nothing);
     if (!envelope && pool->over)
-        return err_set(err, -E2BIG, "a message of %zu bytes unpacks to more than the budget of %zu bytes", n_bytes, pool->limit);
+        return err_set(err, -E2BIG, "a message of %zu bytes unpacks to more than the budget of %zu bytes", n_bytes,
+                       pool->limit);
     if (!envelope && pool->failed)
         return err_set(err, -ENOMEM, "no memory to unpack a message of %zu bytes", n_bytes);
     if (!envelope)
@@ -144,8 +148,8 @@ static int load(const PB(Envelope) *envelope, size_t budget, struct wire_message
     if (rc < 0)
         return rc;
     if (block.used > budget)
-        return err_set(err, -E2BIG, "%s: %zu bytes decoded are more than the budget has left (%zu)", wire_type_name(measured.type),
-                       block.used, budget);
+        return err_set(err, -E2BIG, "%s: %zu bytes decoded are more than the budget has left (%zu)",
+                       wire_type_name(measured.type), block.used, budget);
     struct wire_message *msg = wire_malloc(block.used);
     if (!msg)
         return err_set(err, -ENOMEM, "%s: no memory for %zu bytes", wire_type_name(measured.type), block.used);
@@ -164,7 +168,8 @@ static int load(const PB(Envelope) *envelope, size_t budget, struct wire_message
     return 0;
 }
 
-int wire_decode(const uint8_t *bytes, size_t n_bytes, size_t budget, struct wire_message **ret_msg, struct poise_err *err)
+int wire_decode(const uint8_t *bytes, size_t n_bytes, size_t budget, struct wire_message **ret_msg,
+                struct poise_err *err)
 {
     PB(Envelope) *envelope = NULL;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes options_read() with lines "key=value", and options_differ() with two such lists (an empty line between them). What
- * is read must be written as the same text.
+ * Fuzzes options_read() with lines "key=value", and options_differ() with two such lists (an empty line between them).
+ * What is read must be written as the same text.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -73,8 +73,8 @@ static void read_and_write(const struct wire_option *list, uint32_t n)
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
 {
     struct wire_option first[MAX_OPTIONS], second[MAX_OPTIONS];
-    struct wire_join a = {.options = first, .n_ranks = 2, .n_replicas = 1}, b = {.rank = 1, .options = second, .n_ranks = 2,
-                                                                                 .n_replicas = 1};
+    struct wire_join a = {.options = first, .n_ranks = 2, .n_replicas = 1},
+                     b = {.rank = 1, .options = second, .n_ranks = 2, .n_replicas = 1};
     char *text = malloc(n_bytes + 1), words[200];
 
     if (!text)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes wire_decode(): any bytes are refused with a text or give a message that can be copied, encoded and decoded again
- * without a change. Also the deeper readers of what a message brings: field tables and options.
+ * Fuzzes wire_decode(): any bytes are refused with a text or give a message that can be copied, encoded and decoded
+ * again without a change. Also the deeper readers of what a message brings: field tables and options.
  */
 #include <errno.h>
 #include <stdint.h>

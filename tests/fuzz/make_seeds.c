@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes the seeds of the fuzzers, the same every time: `make fuzz-seeds-write` after the protocol has changed. A seed is a
- * valid input of each kind, from which mutations reach the code behind the first checks.
+ * Writes the seeds of the fuzzers, the same every time: `make fuzz-seeds-write` after the protocol has changed. A seed
+ * is a valid input of each kind, from which mutations reach the code behind the first checks.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,8 +55,13 @@ static void wire_seeds(void)
 
 static struct options usual(void)
 {
-    struct options options = {.n_phases = 2, .algorithm = "least_move", .count = POISE_COUNT_FREE, .tolerance_ppm = 10000,
-                              .micro_batch_size = 2, .stages = 1, .cap_length_rank = {0, POISE_NO_CAP}};
+    struct options options = {.n_phases = 2,
+                              .algorithm = "least_move",
+                              .count = POISE_COUNT_FREE,
+                              .tolerance_ppm = 10000,
+                              .micro_batch_size = 2,
+                              .stages = 1,
+                              .cap_length_rank = {0, POISE_NO_CAP}};
 
     options.phases[0] = (struct poise_phase){"vision", 52, 1, 3, 3, 0};
     options.phases[1] = (struct poise_phase){"llm", 14000, 28, 0, 3, POISE_PHASE_BARRIER};
@@ -96,9 +101,19 @@ static void deep_seeds(void)
 {
     static const struct poise_field declared[] = {
         {.name = "image_grid", .dtype = POISE_I64, .n_dims = 2, .shape = {-1, 3}},
-        {.name = "input_ids", .dtype = POISE_I64, .assembly = POISE_PADDED, .n_dims = 1, .shape = {-1}, .axis_name = {"tokens"}},
-        {.name = "pixel_values", .dtype = POISE_BF16, .n_dims = 2, .shape = {-1, 1176}, .rows_of = "image_grid",
-         .n_divisors = 3, .divisor = {1, 2, 2}},
+        {.name = "input_ids",
+         .dtype = POISE_I64,
+         .assembly = POISE_PADDED,
+         .n_dims = 1,
+         .shape = {-1},
+         .axis_name = {"tokens"}},
+        {.name = "pixel_values",
+         .dtype = POISE_BF16,
+         .n_dims = 2,
+         .shape = {-1, 1176},
+         .rows_of = "image_grid",
+         .n_divisors = 3,
+         .divisor = {1, 2, 2}},
     };
     struct wire_field fields[3];
     struct wire_table table = {3, fields};
@@ -135,8 +150,15 @@ static void local_seeds(void)
     };
 
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        struct local_message msg = {.magic = LOCAL_MAGIC, .version = WIRE_VERSION, .type = kinds[i].type, .kind = LOCAL_ARENA,
-                                    .segment = 1, .bytes = 4096, .token = {1, 2}, .instance = {3, 4}, .epoch = {5, 6},
+        struct local_message msg = {.magic = LOCAL_MAGIC,
+                                    .version = WIRE_VERSION,
+                                    .type = kinds[i].type,
+                                    .kind = LOCAL_ARENA,
+                                    .segment = 1,
+                                    .bytes = 4096,
+                                    .token = {1, 2},
+                                    .instance = {3, 4},
+                                    .epoch = {5, 6},
                                     .text = "/run/poise/poised.zmq"};
         uint8_t bytes[1 + sizeof msg];
         bytes[0] = (uint8_t)(kinds[i].n_fds << 1 | kinds[i].from_process);

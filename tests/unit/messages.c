@@ -65,13 +65,15 @@ static struct wire_id make_id(struct message_maker *m)
 
 static struct wire_incarnation make_incarnation(struct message_maker *m)
 {
-    return (struct wire_incarnation){.attempt = (uint32_t)number(m, 32), .opened_ns = number(m, 64), .random = number(m, 64)};
+    return (struct wire_incarnation){
+        .attempt = (uint32_t)number(m, 32), .opened_ns = number(m, 64), .random = number(m, 64)};
 }
 
 /* UTF-8 of 1 to 4 bytes a character, filled up to the last byte now and then. */
 static void make_text(struct message_maker *m, char *text, size_t size)
 {
-    static const char *const characters[] = {"a", "Z", " ", "_", "\xc3\xa9", "\xe4\xb8\xad", "\xf0\x9f\x90\xa2", "\n", "%"};
+    static const char *const characters[] = {"a",  "Z", " ", "_", "\xc3\xa9", "\xe4\xb8\xad", "\xf0\x9f\x90\xa2",
+                                             "\n", "%"};
     size_t n = 0, want = m->defaults ? 0 : message_random(m, 3) ? message_random(m, size) : size - 1;
 
     memset(text, 0, size);
@@ -86,8 +88,10 @@ static void make_text(struct message_maker *m, char *text, size_t size)
 
 static struct poise_err make_error(struct message_maker *m)
 {
-    struct poise_err error = {.code = -(int32_t)below(m, 4096), .rank = below(m, 2) ? POISE_NONE : (uint32_t)number(m, 20),
-                              .sample = (uint32_t)number(m, 32), .step = number(m, 64)};
+    struct poise_err error = {.code = -(int32_t)below(m, 4096),
+                              .rank = below(m, 2) ? POISE_NONE : (uint32_t)number(m, 20),
+                              .sample = (uint32_t)number(m, 32),
+                              .step = number(m, 64)};
     make_text(m, error.field, sizeof error.field);
     make_text(m, error.text, sizeof error.text);
     return error;
@@ -199,7 +203,8 @@ static void make_columns(struct message_maker *m, struct wire_meta *meta)
         meta->attention[0] = meta->length[0] * meta->length[0] + 1;
     meta->extent = column32(m, n * meta->n_extents, UINT32_MAX);
     if (n == 0)
-        meta->tag = meta->bytes = meta->packed_bytes = meta->loss_tokens = meta->unit = meta->length = meta->attention = NULL;
+        meta->tag = meta->bytes = meta->packed_bytes = meta->loss_tokens = meta->unit = meta->length = meta->attention =
+            NULL;
     if (n * meta->n_phases == 0)
         meta->length = meta->attention = NULL;
 }
@@ -230,11 +235,23 @@ static void make_meta(struct message_maker *m, struct wire_meta *meta)
 static void make_report(struct message_maker *m, struct wire_report *report)
 {
     *report = (struct wire_report){
-        .epoch = make_id(m), .rank = below(m, WIRE_MAX_RANKS), .replica = below(m, WIRE_MAX_REPLICAS), .step = number(m, 64),
-        .submitted = number(m, 64), .waiting = below(m, WIRE_WAIT_TRAINER + 1), .compute_ns = number(m, 64),
-        .report_step = number(m, 64), .pipeline_ns = number(m, 64), .exposed_ns = number(m, 64), .arena_bytes = number(m, 64),
-        .budget_bytes = number(m, 64), .samples_in = number(m, 64), .samples_out = number(m, 64),
-        .samples_dropped = number(m, 64), .samples_verified = number(m, 64), .samples_corrupt = number(m, 64),
+        .epoch = make_id(m),
+        .rank = below(m, WIRE_MAX_RANKS),
+        .replica = below(m, WIRE_MAX_REPLICAS),
+        .step = number(m, 64),
+        .submitted = number(m, 64),
+        .waiting = below(m, WIRE_WAIT_TRAINER + 1),
+        .compute_ns = number(m, 64),
+        .report_step = number(m, 64),
+        .pipeline_ns = number(m, 64),
+        .exposed_ns = number(m, 64),
+        .arena_bytes = number(m, 64),
+        .budget_bytes = number(m, 64),
+        .samples_in = number(m, 64),
+        .samples_out = number(m, 64),
+        .samples_dropped = number(m, 64),
+        .samples_verified = number(m, 64),
+        .samples_corrupt = number(m, 64),
     };
 }
 
@@ -256,8 +273,11 @@ static void make_roster(struct message_maker *m, struct wire_roster *roster)
         if (below(m, 2))
             make_text(m, host, sizeof host);
         roster->members[i] = (struct wire_member){
-            .rank = i / roster->n_replicas, .replica = i % roster->n_replicas, .node = below(m, roster->n_nodes),
-            .pid = (uint32_t)number(m, 32), .incarnation = make_incarnation(m),
+            .rank = i / roster->n_replicas,
+            .replica = i % roster->n_replicas,
+            .node = below(m, roster->n_nodes),
+            .pid = (uint32_t)number(m, 32),
+            .incarnation = make_incarnation(m),
         };
         memcpy(roster->members[i].host, host, sizeof host);
     }
@@ -290,10 +310,19 @@ static void make_slice(struct message_maker *m, struct wire_slice *slice, uint32
 static void make_totals(struct message_maker *m, struct poise_totals *totals)
 {
     *totals = (struct poise_totals){
-        .n_samples = number(m, 64), .loss_tokens = number(m, 64), .bytes = number(m, 64),
-        .arrival_micro_batches = number(m, 64), .bytes_moved = number(m, 64), .samples_moved = number(m, 64),
-        .cost_before = number(m, 64), .cost_after = number(m, 64), .cost_mean = number(m, 64), .lacking_before = number(m, 64),
-        .lacking_after = number(m, 64), .plan_ns = number(m, 64), .mode = below(m, 3),
+        .n_samples = number(m, 64),
+        .loss_tokens = number(m, 64),
+        .bytes = number(m, 64),
+        .arrival_micro_batches = number(m, 64),
+        .bytes_moved = number(m, 64),
+        .samples_moved = number(m, 64),
+        .cost_before = number(m, 64),
+        .cost_after = number(m, 64),
+        .cost_mean = number(m, 64),
+        .lacking_before = number(m, 64),
+        .lacking_after = number(m, 64),
+        .plan_ns = number(m, 64),
+        .mode = below(m, 3),
     };
     for (uint32_t p = 0; p < below(m, POISE_MAX_PHASES + 1); p++) {
         totals->length_micro_batch_before[p] = number(m, 64);
@@ -343,7 +372,8 @@ static void make_heartbeat(struct message_maker *m, struct wire_heartbeat *heart
     heartbeat->epochs = take(m, heartbeat->n_epochs * sizeof *heartbeat->epochs);
     for (uint32_t i = 0; i < heartbeat->n_epochs; i++) {
         struct wire_heartbeat_epoch *epoch = &heartbeat->epochs[i];
-        *epoch = (struct wire_heartbeat_epoch){.epoch = make_id(m), .oldest_open = number(m, 64), .n_missing = below(m, 17)};
+        *epoch =
+            (struct wire_heartbeat_epoch){.epoch = make_id(m), .oldest_open = number(m, 64), .n_missing = below(m, 17)};
         for (uint32_t k = 0; k < epoch->n_missing; k++)
             epoch->missing[k] = below(m, WIRE_MAX_RANKS);
     }
@@ -351,8 +381,11 @@ static void make_heartbeat(struct message_maker *m, struct wire_heartbeat *heart
 
 static void make_beacon(struct message_maker *m, struct wire_beacon *beacon)
 {
-    *beacon = (struct wire_beacon){.instance = make_id(m), .epoch = make_id(m), .decided = number(m, 64),
-                                   .n_plans = below(m, WIRE_WINDOW + 1), .n_missing = below(m, 17),
+    *beacon = (struct wire_beacon){.instance = make_id(m),
+                                   .epoch = make_id(m),
+                                   .decided = number(m, 64),
+                                   .n_plans = below(m, WIRE_WINDOW + 1),
+                                   .n_missing = below(m, 17),
                                    .missing_total = (uint32_t)number(m, 32)};
     for (uint32_t i = 0; i < beacon->n_plans; i++)
         beacon->plan_id[i] = make_id(m);

@@ -6,10 +6,10 @@
 #include "proto/wire.h"
 
 struct message_maker {
-    uint64_t random; /* state */
-    bool defaults;   /* every member as small as is valid */
+    uint64_t random;    /* state */
+    bool defaults;      /* every member as small as is valid */
     uint32_t n_samples; /* of a META or a slice; 0: a few */
-    void *memory;    /* of all that was made */
+    void *memory;       /* of all that was made */
 };
 
 uint64_t message_random(struct message_maker *maker, uint64_t below);

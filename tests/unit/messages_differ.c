@@ -5,38 +5,38 @@
 #include <string.h>
 
 /* Each returns from the caller with the member's name. */
-#define SAME(member)             \
-    do {                         \
-        if (a->member != b->member) \
-            return #member;      \
+#define SAME(member)                                                                                                   \
+    do {                                                                                                               \
+        if (a->member != b->member)                                                                                    \
+            return #member;                                                                                            \
     } while (0)
-#define SAME_ID(member)                         \
-    do {                                        \
-        if (!wire_id_is(a->member, b->member))  \
-            return #member;                     \
+#define SAME_ID(member)                                                                                                \
+    do {                                                                                                               \
+        if (!wire_id_is(a->member, b->member))                                                                         \
+            return #member;                                                                                            \
     } while (0)
-#define SAME_TEXT(member)                      \
-    do {                                       \
-        if (strcmp(a->member, b->member) != 0) \
-            return #member;                    \
+#define SAME_TEXT(member)                                                                                              \
+    do {                                                                                                               \
+        if (strcmp(a->member, b->member) != 0)                                                                         \
+            return #member;                                                                                            \
     } while (0)
-#define SAME_INCARNATION(member)                                            \
-    do {                                                                    \
-        if (wire_incarnation_compare(&a->member, &b->member) != 0)          \
-            return #member;                                                 \
+#define SAME_INCARNATION(member)                                                                                       \
+    do {                                                                                                               \
+        if (wire_incarnation_compare(&a->member, &b->member) != 0)                                                     \
+            return #member;                                                                                            \
     } while (0)
 /* Both there or not, where it could be; and equal. */
-#define SAME_ARRAY(member, n)                                                                         \
-    do {                                                                                              \
-        if ((n) > 0 && (!a->member != !b->member ||                                                   \
-                        (a->member && memcmp(a->member, b->member, (n) * sizeof *a->member) != 0)))   \
-            return #member;                                                                           \
+#define SAME_ARRAY(member, n)                                                                                          \
+    do {                                                                                                               \
+        if ((n) > 0 &&                                                                                                 \
+            (!a->member != !b->member || (a->member && memcmp(a->member, b->member, (n) * sizeof *a->member) != 0)))   \
+            return #member;                                                                                            \
     } while (0)
-#define SAME_PART(expression)            \
-    do {                                 \
-        const char *name = (expression); \
-        if (name)                        \
-            return name;                 \
+#define SAME_PART(expression)                                                                                          \
+    do {                                                                                                               \
+        const char *name = (expression);                                                                               \
+        if (name)                                                                                                      \
+            return name;                                                                                               \
     } while (0)
 
 static const char *differ_error(const struct poise_err *a, const struct poise_err *b)

@@ -6,7 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Gives every file of tests/fuzz/seeds/NAME to the entry, whole and cut at some places. Returns how many files there were. */
+/* Gives every file of tests/fuzz/seeds/NAME to the entry, whole and cut at some places. Returns how many files there
+ * were. */
 int seeds_run(const char *name, int (*entry)(const uint8_t *bytes, size_t n_bytes));
 
 #endif

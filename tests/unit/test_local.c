@@ -75,11 +75,11 @@ Test(local, every_size_but_the_right_one_is_refused)
     cr_assert(local_check(&msg, sizeof msg + 1, 0, false, &err) == -EPROTO);
 }
 
-#define BAD(type, n_fds, from_process, part, ...) \
-    do {                                          \
-        struct local_message msg = packet(type);  \
-        __VA_ARGS__;                              \
-        refused(&msg, n_fds, from_process, part); \
+#define BAD(type, n_fds, from_process, part, ...)                                                                      \
+    do {                                                                                                               \
+        struct local_message msg = packet(type);                                                                       \
+        __VA_ARGS__;                                                                                                   \
+        refused(&msg, n_fds, from_process, part);                                                                      \
     } while (0)
 
 Test(local, bad_packets_are_refused_by_member_and_value)

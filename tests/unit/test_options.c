@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options as text: every member survives the way there and back, every bad text is named, differences are put in words. */
+/* Options as text: every member survives the way there and back, every bad text is named, differences are put in words.
+ */
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -11,10 +12,23 @@
 static struct options full(void)
 {
     struct options options = {
-        .n_phases = 2, .algorithm = "least_move", .objective = POISE_OBJECTIVE_PIPELINE, .count = POISE_COUNT_FREE,
-        .cut = POISE_CUT_AS_NEEDED, .tolerance_ppm = 10001, .micro_batch_size = 2, .n_micro_batches = 3, .stages = 4,
-        .end = POISE_END_CONTINUE, .image_encoder_dp = 5, .plan_only = 1, .cap_samples_rank = 6, .cap_samples_micro_batch = UINT64_MAX,
-        .cap_bytes_rank = POISE_NO_CAP, .cap_length_rank = {0, POISE_NO_CAP}, .cap_length_micro_batch = {7, 8},
+        .n_phases = 2,
+        .algorithm = "least_move",
+        .objective = POISE_OBJECTIVE_PIPELINE,
+        .count = POISE_COUNT_FREE,
+        .cut = POISE_CUT_AS_NEEDED,
+        .tolerance_ppm = 10001,
+        .micro_batch_size = 2,
+        .n_micro_batches = 3,
+        .stages = 4,
+        .end = POISE_END_CONTINUE,
+        .image_encoder_dp = 5,
+        .plan_only = 1,
+        .cap_samples_rank = 6,
+        .cap_samples_micro_batch = UINT64_MAX,
+        .cap_bytes_rank = POISE_NO_CAP,
+        .cap_length_rank = {0, POISE_NO_CAP},
+        .cap_length_micro_batch = {7, 8},
     };
     options.phases[0] = (struct poise_phase){"vision", 1, 2, 3, 4, POISE_PHASE_BARRIER};
     options.phases[1] = (struct poise_phase){"a linear=7 name", UINT64_MAX, 0, UINT64_MAX, UINT32_MAX, 0};
@@ -75,14 +89,14 @@ Test(options, values_that_stand_for_nothing_are_not_written)
 {
     struct wire_option *list = NULL;
     uint32_t n = 0;
-#define NOT_WRITTEN(part, ...)                                                    \
-    do {                                                                          \
-        struct options bad = full();                                              \
-        struct poise_err err = {0};                                               \
-        __VA_ARGS__;                                                              \
-        cr_assert(options_write(&bad, &list, &n, &err) == -EINVAL, "%s", part);   \
-        cr_assert(strstr(err.text, part), "%s", err.text);                        \
-        cr_assert(list == NULL && n == 0);                                        \
+#define NOT_WRITTEN(part, ...)                                                                                         \
+    do {                                                                                                               \
+        struct options bad = full();                                                                                   \
+        struct poise_err err = {0};                                                                                    \
+        __VA_ARGS__;                                                                                                   \
+        cr_assert(options_write(&bad, &list, &n, &err) == -EINVAL, "%s", part);                                        \
+        cr_assert(strstr(err.text, part), "%s", err.text);                                                             \
+        cr_assert(list == NULL && n == 0);                                                                             \
     } while (0)
     NOT_WRITTEN("9 phases", bad.n_phases = 9);
     NOT_WRITTEN("count is 3", bad.count = 3);
@@ -110,12 +124,19 @@ static void refused_value(const char *key, const char *value)
 
 Test(options, a_bad_value_is_named)
 {
-    static const char *const numbers[] = {"", "-1", "+1", " 1", "1 ", "01", "0x1", "1e3", "4294967296", "99999999999999999999999"};
+    static const char *const numbers[] = {"",   "-1",  "+1",  " 1",         "1 ",
+                                          "01", "0x1", "1e3", "4294967296", "99999999999999999999999"};
     static const char *const phases[] = {
-        "", "vision", " linear=1 quadratic=2 constant=3 passes=4 flags=2", "v linear=1 quadratic=2 constant=3 passes=4",
-        "v linear=1 quadratic=2 constant=3 passes=4 flags=2 ", "v linear=1 quadratic=2 constant=3 passes=4294967296 flags=2",
-        "v linear= quadratic=2 constant=3 passes=4 flags=2", "v linear=1 constant=3 quadratic=2 passes=4 flags=2",
-        "a-name-of-sixty-four-bytes-which-is-one-more-than-there-is-room- linear=1 quadratic=2 constant=3 passes=4 flags=2",
+        "",
+        "vision",
+        " linear=1 quadratic=2 constant=3 passes=4 flags=2",
+        "v linear=1 quadratic=2 constant=3 passes=4",
+        "v linear=1 quadratic=2 constant=3 passes=4 flags=2 ",
+        "v linear=1 quadratic=2 constant=3 passes=4294967296 flags=2",
+        "v linear= quadratic=2 constant=3 passes=4 flags=2",
+        "v linear=1 constant=3 quadratic=2 passes=4 flags=2",
+        "a-name-of-sixty-four-bytes-which-is-one-more-than-there-is-room- linear=1 quadratic=2 constant=3 passes=4 "
+        "flags=2",
     };
     static const char *const caps[] = {"", "0", "None", "default ", "-1", "18446744073709551615", "1 2"};
 
@@ -145,7 +166,8 @@ Test(options, an_unknown_missing_or_doubled_key_is_named)
     char *count = changed->key;
 
     changed->key = (char *)"warp";
-    cr_assert(options_read(list, n, &back, &err) == -EINVAL && strstr(err.text, "option warp (free) is not known"), "%s", err.text);
+    cr_assert(options_read(list, n, &back, &err) == -EINVAL && strstr(err.text, "option warp (free) is not known"),
+              "%s", err.text);
     changed->key = (char *)"phase.2"; /* before phase.0 */
     cr_assert(options_read(list, n, &back, &err) == -EINVAL && strstr(err.text, "phase.2"), "%s", err.text);
     changed->key = (char *)"cut";
@@ -154,7 +176,8 @@ Test(options, an_unknown_missing_or_doubled_key_is_named)
     cr_assert(options_read(list, n, &back, &err) == -EINVAL && strstr(err.text, "cut is there twice"), "%s", err.text);
     changed->key = count;
     changed->value = (char *)"free";
-    cr_assert(options_read(list, n - 1, &back, &err) == -EINVAL && strstr(err.text, "tolerance_ppm is missing"), "%s", err.text);
+    cr_assert(options_read(list, n - 1, &back, &err) == -EINVAL && strstr(err.text, "tolerance_ppm is missing"), "%s",
+              err.text);
     cr_assert(options_read(NULL, 0, &back, &err) == -EINVAL);
     options_free(list, n);
 }
@@ -187,9 +210,11 @@ Test(options, a_difference_is_said_in_words)
     b.options = list;
     b.n_options = n - 1;
     cr_assert(options_differ(&a, &b, text, sizeof text) == 1);
-    cr_assert(strcmp(text, "tolerance_ppm is 10001 on rank 0, replica 0 and not set on rank 0, replica 1") == 0, "%s", text);
+    cr_assert(strcmp(text, "tolerance_ppm is 10001 on rank 0, replica 0 and not set on rank 0, replica 1") == 0, "%s",
+              text);
     cr_assert(options_differ(&b, &a, text, sizeof text) == 1);
-    cr_assert(strcmp(text, "tolerance_ppm is not set on rank 0, replica 1 and 10001 on rank 0, replica 0") == 0, "%s", text);
+    cr_assert(strcmp(text, "tolerance_ppm is not set on rank 0, replica 1 and 10001 on rank 0, replica 0") == 0, "%s",
+              text);
 
     b.n_ranks = 8;
     cr_assert(options_differ(&a, &b, text, sizeof text) == 1);
@@ -222,12 +247,14 @@ Test(options, the_request_has_them_all)
     struct poise_plan_request req;
 
     options_request(&options, &req);
-    cr_assert(req.size == sizeof req && req.n_phases == 2 && req.phases == options.phases && req.phase_size == sizeof *req.phases);
+    cr_assert(req.size == sizeof req && req.n_phases == 2 && req.phases == options.phases &&
+              req.phase_size == sizeof *req.phases);
     cr_assert(req.algorithm == options.algorithm && req.objective == options.objective && req.count == options.count);
     cr_assert(req.cut == options.cut && req.stages == 4 && req.tolerance_ppm == 10001 && req.micro_batch_size == 2);
     cr_assert(req.n_micro_batches == 3 && req.image_encoder_dp == 5 && req.cap_samples_rank == 6);
     cr_assert(req.cap_samples_micro_batch == UINT64_MAX && req.cap_bytes_rank == POISE_NO_CAP);
-    cr_assert(req.cap_length_rank == options.cap_length_rank && req.cap_length_micro_batch == options.cap_length_micro_batch);
+    cr_assert(req.cap_length_rank == options.cap_length_rank &&
+              req.cap_length_micro_batch == options.cap_length_micro_batch);
     options.algorithm[0] = 0;
     options_request(&options, &req);
     cr_assert(req.algorithm == NULL);

@@ -9,16 +9,34 @@
 #include "proto/memory.h"
 #include "proto/schema.h"
 
-static const struct poise_field pixels = {.name = "pixel_values", .dtype = POISE_BF16, .assembly = POISE_CONCAT, .n_dims = 2,
-                                          .shape = {-1, 1176}, .rows_of = "image_grid", .n_divisors = 3, .divisor = {1, 2, 2}};
-static const struct poise_field grid = {.name = "image_grid", .dtype = POISE_I64, .assembly = POISE_CONCAT, .n_dims = 2,
-                                        .shape = {-1, 3}};
-static const struct poise_field ids = {.name = "input_ids", .dtype = POISE_I64, .assembly = POISE_PADDED, .n_dims = 1,
-                                       .shape = {-1}, .axis_name = {"tokens"}, .pad_multiple = 8, .pad_bits = 151643};
-static const struct poise_field labels = {.name = "labels", .dtype = POISE_I64, .assembly = POISE_PADDED, .n_dims = 1,
-                                          .shape = {-1}, .axis_name = {"tokens"}, .pad_side = POISE_PAD_LEFT,
+static const struct poise_field pixels = {.name = "pixel_values",
+                                          .dtype = POISE_BF16,
+                                          .assembly = POISE_CONCAT,
+                                          .n_dims = 2,
+                                          .shape = {-1, 1176},
+                                          .rows_of = "image_grid",
+                                          .n_divisors = 3,
+                                          .divisor = {1, 2, 2}};
+static const struct poise_field grid = {
+    .name = "image_grid", .dtype = POISE_I64, .assembly = POISE_CONCAT, .n_dims = 2, .shape = {-1, 3}};
+static const struct poise_field ids = {.name = "input_ids",
+                                       .dtype = POISE_I64,
+                                       .assembly = POISE_PADDED,
+                                       .n_dims = 1,
+                                       .shape = {-1},
+                                       .axis_name = {"tokens"},
+                                       .pad_multiple = 8,
+                                       .pad_bits = 151643};
+static const struct poise_field labels = {.name = "labels",
+                                          .dtype = POISE_I64,
+                                          .assembly = POISE_PADDED,
+                                          .n_dims = 1,
+                                          .shape = {-1},
+                                          .axis_name = {"tokens"},
+                                          .pad_side = POISE_PAD_LEFT,
                                           .pad_bits = (uint64_t)-100};
-static const struct poise_field name = {.name = "name", .dtype = POISE_BYTES, .assembly = POISE_OPAQUE, .n_dims = 1, .shape = {-1}};
+static const struct poise_field name = {
+    .name = "name", .dtype = POISE_BYTES, .assembly = POISE_OPAQUE, .n_dims = 1, .shape = {-1}};
 
 static struct wire_field made(struct poise_field from)
 {
@@ -80,11 +98,11 @@ Test(schema, what_a_rule_does_not_use_is_not_a_difference)
     cr_assert(memcmp(&a, &b, sizeof a) == 0);
 }
 
-#define BAD(base, part, ...)             \
-    do {                                 \
-        struct poise_field bad = (base); \
-        __VA_ARGS__;                     \
-        refused(bad, part);              \
+#define BAD(base, part, ...)                                                                                           \
+    do {                                                                                                               \
+        struct poise_field bad = (base);                                                                               \
+        __VA_ARGS__;                                                                                                   \
+        refused(bad, part);                                                                                            \
     } while (0)
 
 Test(schema, a_bad_field_is_refused_by_name_and_value)
@@ -178,11 +196,11 @@ Test(schema, a_bad_table_is_refused_naming_the_rank)
 Test(schema, a_table_from_the_wire_is_checked_as_a_declared_field_is)
 {
     struct wire_field field = made(ids);
-#define WIRE_BAD(part, ...)                      \
-    do {                                         \
-        struct wire_field bad = field;           \
-        __VA_ARGS__;                             \
-        check_refused(table_of(&bad, 1), part);  \
+#define WIRE_BAD(part, ...)                                                                                            \
+    do {                                                                                                               \
+        struct wire_field bad = field;                                                                                 \
+        __VA_ARGS__;                                                                                                   \
+        check_refused(table_of(&bad, 1), part);                                                                        \
     } while (0)
     WIRE_BAD("a field without a name", bad.name[0] = 0);
     WIRE_BAD("dtype is 99", bad.dtype = 99);
@@ -202,11 +220,11 @@ Test(schema, the_hash_sees_every_member_and_no_order)
 
     cr_assert(wire_id_none(schema_hash(NULL)) && wire_id_none(schema_hash(&(struct wire_table){0, NULL})));
     cr_assert(!wire_id_none(first) && wire_id_is(first, schema_hash(&(struct wire_table){4, turned})));
-#define SEEN(change)                                                                                  \
-    do {                                                                                              \
-        memcpy(turned, fields, sizeof fields);                                                        \
-        change;                                                                                       \
-        cr_assert(!wire_id_is(first, schema_hash(&(struct wire_table){4, turned})), "%s", #change); \
+#define SEEN(change)                                                                                                   \
+    do {                                                                                                               \
+        memcpy(turned, fields, sizeof fields);                                                                         \
+        change;                                                                                                        \
+        cr_assert(!wire_id_is(first, schema_hash(&(struct wire_table){4, turned})), "%s", #change);                    \
     } while (0)
     SEEN(turned[0].name[0] = 'P');
     SEEN(turned[0].dtype = POISE_F16);
@@ -228,8 +246,12 @@ Test(schema, the_hash_sees_every_member_and_no_order)
 
 Test(schema, axes_are_named_once_and_sorted)
 {
-    struct poise_field wide = {.name = "frames", .dtype = POISE_F32, .assembly = POISE_PADDED, .n_dims = 3,
-                               .shape = {-1, 80, -1}, .axis_name = {"time", NULL, NULL}};
+    struct poise_field wide = {.name = "frames",
+                               .dtype = POISE_F32,
+                               .assembly = POISE_PADDED,
+                               .n_dims = 3,
+                               .shape = {-1, 80, -1},
+                               .axis_name = {"time", NULL, NULL}};
     struct wire_field fields[] = {made(labels), made(wide), made(ids), made(pixels), made(name)};
     const char *names[POISE_MAX_EXTENTS];
 
@@ -274,22 +296,26 @@ Test(schema, a_difference_names_field_both_ranks_and_both_values)
     merge_refused(base, other, "rank 3 sends pixel_values as float32, rank 0 as bfloat16: make them agree");
     other = base;
     other.shape[1] = 588;
-    merge_refused(base, other,
-                  "rank 3 sends pixel_values with shape [ragged, 588], rank 0 with shape [ragged, 1176]: make them agree");
+    merge_refused(
+        base, other,
+        "rank 3 sends pixel_values with shape [ragged, 588], rank 0 with shape [ragged, 1176]: make them agree");
     other = base;
     other.assembly = POISE_OPAQUE;
     merge_refused(base, other,
-                  "rank 3 sends pixel_values with assembly opaque at axis 0, rank 0 with assembly concat at axis 0: make them agree");
+                  "rank 3 sends pixel_values with assembly opaque at axis 0, rank 0 with assembly concat at axis 0: "
+                  "make them agree");
     other = base;
     other.divisor[2] = 4;
-    merge_refused(base, other,
-                  "rank 3 sends pixel_values with rows_of image_grid / [1, 2, 4], rank 0 with rows_of image_grid / [1, 2, 2]: "
-                  "make them agree");
+    merge_refused(
+        base, other,
+        "rank 3 sends pixel_values with rows_of image_grid / [1, 2, 4], rank 0 with rows_of image_grid / [1, 2, 2]: "
+        "make them agree");
     base = other = made(ids);
     other.pad_side = POISE_PAD_LEFT;
-    merge_refused(base, other,
-                  "rank 3 sends input_ids with padding left to micro-batch, pad_to 0, multiple 8, value 0x2505b, rank 0 with "
-                  "padding right to micro-batch, pad_to 0, multiple 8, value 0x2505b: make them agree");
+    merge_refused(
+        base, other,
+        "rank 3 sends input_ids with padding left to micro-batch, pad_to 0, multiple 8, value 0x2505b, rank 0 with "
+        "padding right to micro-batch, pad_to 0, multiple 8, value 0x2505b: make them agree");
     other = base;
     memcpy(other.axis_name[0], "words", 6);
     merge_refused(base, other,
@@ -299,7 +325,8 @@ Test(schema, a_difference_names_field_both_ranks_and_both_values)
 Test(schema, what_only_together_breaks_a_rule_is_refused)
 {
     struct wire_field many[2][200], p = made(pixels), g = made(grid);
-    struct wire_table a = table_of(many[0], 200), b = table_of(many[1], 200), c = table_of(&p, 1), d = table_of(&g, 1), merged;
+    struct wire_table a = table_of(many[0], 200), b = table_of(many[1], 200), c = table_of(&p, 1), d = table_of(&g, 1),
+                      merged;
     const struct wire_table *tables[] = {&a, &b}, *grids[] = {&c, &d};
     struct poise_err err = {0};
 
@@ -308,7 +335,8 @@ Test(schema, what_only_together_breaks_a_rule_is_refused)
         snprintf(many[i / 200][i % 200].name, POISE_MAX_NAME, "f%03u", i);
     }
     cr_assert(schema_merge(tables, 2, &merged, &err) == -EINVAL);
-    cr_assert(strcmp(err.text, "rank 1: field f256 is one more than the 256 that a group may have over all ranks") == 0, "%s", err.text);
+    cr_assert(strcmp(err.text, "rank 1: field f256 is one more than the 256 that a group may have over all ranks") == 0,
+              "%s", err.text);
     g.dtype = POISE_F32;
     cr_assert(schema_merge(grids, 2, &merged, &err) == -EINVAL);
     cr_assert(strstr(err.text, "rows_of is image_grid, which is float32"), "%s", err.text);
@@ -334,10 +362,22 @@ Test(schema, merging_without_memory_is_an_error)
 
 Test(schema, padded_memory_follows_the_rules)
 {
-    struct poise_field step = {.name = "mel", .dtype = POISE_F32, .assembly = POISE_PADDED, .n_dims = 2, .shape = {80, -1},
-                               .axis_name = {NULL, "time"}, .pad_scope = POISE_PAD_STEP, .pad_multiple = 100};
-    struct poise_field fixed = {.name = "mask", .dtype = POISE_BOOL, .assembly = POISE_PADDED, .n_dims = 1, .shape = {-1},
-                                .axis_name = {"tokens"}, .pad_scope = POISE_PAD_FIXED, .pad_to = 4096};
+    struct poise_field step = {.name = "mel",
+                               .dtype = POISE_F32,
+                               .assembly = POISE_PADDED,
+                               .n_dims = 2,
+                               .shape = {80, -1},
+                               .axis_name = {NULL, "time"},
+                               .pad_scope = POISE_PAD_STEP,
+                               .pad_multiple = 100};
+    struct poise_field fixed = {.name = "mask",
+                                .dtype = POISE_BOOL,
+                                .assembly = POISE_PADDED,
+                                .n_dims = 1,
+                                .shape = {-1},
+                                .axis_name = {"tokens"},
+                                .pad_scope = POISE_PAD_FIXED,
+                                .pad_to = 4096};
     struct wire_field fields[] = {made(ids), made(pixels), made(step), made(fixed)};
     struct wire_table table = table_of(fields, 4);
     const uint32_t extent[POISE_MAX_EXTENTS] = {1201, 77}; /* time, tokens */
@@ -345,6 +385,7 @@ Test(schema, padded_memory_follows_the_rules)
 
     cr_assert(schema_pads(&table, extent, pads) == 3);
     cr_assert(pads[0].axis_mask == 2 && pads[0].multiple == 8 && pads[0].unit_bytes == 8 && pads[0].fixed[1] == 0);
-    cr_assert(pads[1].axis_mask == 1 && pads[1].multiple == 100 && pads[1].unit_bytes == 320 && pads[1].fixed[0] == 1300);
+    cr_assert(pads[1].axis_mask == 1 && pads[1].multiple == 100 && pads[1].unit_bytes == 320 &&
+              pads[1].fixed[0] == 1300);
     cr_assert(pads[2].axis_mask == 2 && pads[2].multiple == 1 && pads[2].unit_bytes == 1 && pads[2].fixed[1] == 4096);
 }

@@ -7,5 +7,6 @@
 
 Test(seeds, of_fuzz_local)
 {
-    cr_assert(seeds_run("local", LLVMFuzzerTestOneInput) > 0, "no seeds in tests/fuzz/seeds/local: run from the root of the tree");
+    cr_assert(seeds_run("local", LLVMFuzzerTestOneInput) > 0,
+              "no seeds in tests/fuzz/seeds/local: run from the root of the tree");
 }

@@ -7,5 +7,6 @@
 
 Test(seeds, of_fuzz_options)
 {
-    cr_assert(seeds_run("options", LLVMFuzzerTestOneInput) > 0, "no seeds in tests/fuzz/seeds/options: run from the root of the tree");
+    cr_assert(seeds_run("options", LLVMFuzzerTestOneInput) > 0,
+              "no seeds in tests/fuzz/seeds/options: run from the root of the tree");
 }

@@ -7,5 +7,6 @@
 
 Test(seeds, of_fuzz_wire)
 {
-    cr_assert(seeds_run("wire", LLVMFuzzerTestOneInput) > 0, "no seeds in tests/fuzz/seeds/wire: run from the root of the tree");
+    cr_assert(seeds_run("wire", LLVMFuzzerTestOneInput) > 0,
+              "no seeds in tests/fuzz/seeds/wire: run from the root of the tree");
 }

@@ -81,7 +81,8 @@ Test(wire, truncation_at_every_byte_is_refused_or_a_shorter_valid_message)
             uint8_t *cut = malloc(n);
             memcpy(cut, bytes, n);
             int rc = wire_decode(cut, n, 0, &back, &err);
-            cr_assert(rc == -EPROTO || rc == -EPROTONOSUPPORT, "%s cut at %zu of %zu: %d", wire_type_name(type), n, n_bytes, rc);
+            cr_assert(rc == -EPROTO || rc == -EPROTONOSUPPORT, "%s cut at %zu of %zu: %d", wire_type_name(type), n,
+                      n_bytes, rc);
             free(cut);
         }
         free(bytes);
@@ -135,8 +136,16 @@ Test(wire, running_out_of_memory_is_an_error_everywhere)
 /* Image-text data as in a real run: two phases, the vision one with attention of its own, one ragged padded axis. */
 static void real_meta(struct message_maker *maker, struct wire_meta *meta, uint32_t n)
 {
-    *meta = (struct wire_meta){.epoch = {1, 2}, .step = 1000, .rank = 77, .digest = {3, 4}, .table_hash = {5, 6},
-                               .speed_ppm = 1000000, .n_samples = n, .n_phases = 2, .n_extents = 1, .has_columns = true,
+    *meta = (struct wire_meta){.epoch = {1, 2},
+                               .step = 1000,
+                               .rank = 77,
+                               .digest = {3, 4},
+                               .table_hash = {5, 6},
+                               .speed_ppm = 1000000,
+                               .n_samples = n,
+                               .n_phases = 2,
+                               .n_extents = 1,
+                               .has_columns = true,
                                .incarnation = {0, 1700000000000000000u, ~0ull}};
     meta->bytes = calloc(n, sizeof *meta->bytes);
     meta->packed_bytes = calloc(n, sizeof *meta->bytes);
@@ -189,7 +198,8 @@ Test(wire, a_sample_takes_few_bytes_down)
     static uint32_t in_rank[N], in_index[N], count[N / 2], out_rank[N], out_micro_batch[N], out_row[N], out_place[N];
     static uint64_t in_bytes[N];
     struct message_maker maker = {.random = seed()};
-    struct wire_slice slice = {7, N, N, in_rank, in_index, in_bytes, count, out_rank, out_micro_batch, out_row, out_place};
+    struct wire_slice slice = {7,       N,        N, in_rank, in_index, in_bytes, count, out_rank, out_micro_batch,
+                               out_row, out_place};
     struct wire_message msg = {.type = WIRE_OUTCOME};
 
     for (uint32_t i = 0; i < N; i++) {

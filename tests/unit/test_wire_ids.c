@@ -10,7 +10,8 @@ Test(ids, an_id_is_32_digits)
 {
     char text[WIRE_ID_TEXT];
 
-    cr_assert(strcmp(wire_id_format((struct wire_id){0x0123456789abcdef, 0xf}, text), "0123456789abcdef000000000000000f") == 0);
+    cr_assert(strcmp(wire_id_format((struct wire_id){0x0123456789abcdef, 0xf}, text),
+                     "0123456789abcdef000000000000000f") == 0);
     cr_assert(wire_id_format((struct wire_id){0}, text) == text && strlen(text) == 32);
 }
 
@@ -22,13 +23,13 @@ Test(ids, every_type_has_a_name_of_its_own)
             cr_assert(strcmp(wire_type_name(a), wire_type_name(b)) != 0);
     }
     cr_assert(strcmp(wire_type_name(0), "?") == 0 && strcmp(wire_type_name(WIRE_N_TYPES), "?") == 0);
-    cr_assert(strcmp(wire_type_name((enum wire_type)-1), "?") == 0);
+    cr_assert(strcmp(wire_type_name((enum wire_type) - 1), "?") == 0);
 }
 
 Test(ids, incarnations_are_ordered_by_attempt_then_time_then_random)
 {
-    static const struct wire_incarnation sorted[] = {{0, 0, 0}, {0, 0, UINT64_MAX}, {0, 1, 0}, {0, UINT64_MAX, 5},
-                                                     {1, 0, 0}, {1, 2, 3},          {UINT32_MAX, 0, 0}};
+    static const struct wire_incarnation sorted[] = {
+        {0, 0, 0}, {0, 0, UINT64_MAX}, {0, 1, 0}, {0, UINT64_MAX, 5}, {1, 0, 0}, {1, 2, 3}, {UINT32_MAX, 0, 0}};
 
     for (size_t i = 0; i < sizeof sorted / sizeof *sorted; i++)
         for (size_t k = 0; k < sizeof sorted / sizeof *sorted; k++) {
@@ -40,25 +41,27 @@ Test(ids, incarnations_are_ordered_by_attempt_then_time_then_random)
 /* Replicas must find differences in what the plan depends on, and none in what they may hold differently. */
 Test(ids, the_digest_sees_features_and_nothing_else)
 {
-    uint64_t tags[2] = {1, 2}, bytes[2] = {3, 4}, loss[2] = {5, 6}, length[4] = {7, 8, 9, 10}, squares[4] = {49, 64, 81, 100};
+    uint64_t tags[2] = {1, 2}, bytes[2] = {3, 4}, loss[2] = {5, 6}, length[4] = {7, 8, 9, 10},
+             squares[4] = {49, 64, 81, 100};
     uint64_t unit[2] = {0, 9}, no_unit[2] = {0, 0};
     uint32_t micro_batch[2] = {0, 0};
     uint8_t layout[2] = {0, 1};
-    struct wire_meta meta = {.n_samples = 2, .n_phases = 2, .bytes = bytes, .loss_tokens = loss, .length = length}, other;
+    struct wire_meta meta = {.n_samples = 2, .n_phases = 2, .bytes = bytes, .loss_tokens = loss, .length = length},
+                     other;
     const struct wire_id first = wire_meta_digest(&meta, tags);
 
     cr_assert(!wire_id_none(first));
-#define SEEN(change)                                                        \
-    do {                                                                    \
-        other = meta;                                                       \
-        change;                                                             \
-        cr_assert(!wire_id_is(first, wire_meta_digest(&other, tags)), #change); \
+#define SEEN(change)                                                                                                   \
+    do {                                                                                                               \
+        other = meta;                                                                                                  \
+        change;                                                                                                        \
+        cr_assert(!wire_id_is(first, wire_meta_digest(&other, tags)), #change);                                        \
     } while (0)
-#define NOT_SEEN(change)                                                    \
-    do {                                                                    \
-        other = meta;                                                       \
-        change;                                                             \
-        cr_assert(wire_id_is(first, wire_meta_digest(&other, tags)), #change); \
+#define NOT_SEEN(change)                                                                                               \
+    do {                                                                                                               \
+        other = meta;                                                                                                  \
+        change;                                                                                                        \
+        cr_assert(wire_id_is(first, wire_meta_digest(&other, tags)), #change);                                         \
     } while (0)
     SEEN(other.kind = WIRE_META_END);
     SEEN(other.n_samples = 1);
@@ -108,22 +111,31 @@ Test(ids, an_epoch_is_its_members_and_options)
     uint32_t nodes[4] = {0, 0, 1, 1};
 
     for (uint32_t i = 0; i < 4; i++)
-        all[i] = (struct wire_join){.job = "job", .group = "dp", .rank = i / 2, .n_ranks = 2, .replica = i % 2, .n_replicas = 2,
-                                    .incarnation = {0, 100 + i, 5}, .first_step = 3, .wire_version = 1, .planner_version = 1,
-                                    .n_options = 2, .options = options};
+        all[i] = (struct wire_join){.job = "job",
+                                    .group = "dp",
+                                    .rank = i / 2,
+                                    .n_ranks = 2,
+                                    .replica = i % 2,
+                                    .n_replicas = 2,
+                                    .incarnation = {0, 100 + i, 5},
+                                    .first_step = 3,
+                                    .wire_version = 1,
+                                    .planner_version = 1,
+                                    .n_options = 2,
+                                    .options = options};
     const struct wire_id first = wire_epoch_id(joins, nodes);
     cr_assert(!wire_id_none(first) && wire_id_is(first, wire_epoch_id(joins, nodes)));
-#define NEW_EPOCH(change)                                                       \
-    do {                                                                        \
-        struct wire_join kept[4];                                               \
-        uint32_t kept_nodes[4];                                                 \
-        memcpy(kept, all, sizeof all);                                          \
-        memcpy(kept_nodes, nodes, sizeof nodes);                                \
-        memcpy(changed, options, sizeof options);                               \
-        change;                                                                 \
-        cr_assert(!wire_id_is(first, wire_epoch_id(joins, nodes)), #change);    \
-        memcpy(all, kept, sizeof all);                                          \
-        memcpy(nodes, kept_nodes, sizeof nodes);                                \
+#define NEW_EPOCH(change)                                                                                              \
+    do {                                                                                                               \
+        struct wire_join kept[4];                                                                                      \
+        uint32_t kept_nodes[4];                                                                                        \
+        memcpy(kept, all, sizeof all);                                                                                 \
+        memcpy(kept_nodes, nodes, sizeof nodes);                                                                       \
+        memcpy(changed, options, sizeof options);                                                                      \
+        change;                                                                                                        \
+        cr_assert(!wire_id_is(first, wire_epoch_id(joins, nodes)), #change);                                           \
+        memcpy(all, kept, sizeof all);                                                                                 \
+        memcpy(nodes, kept_nodes, sizeof nodes);                                                                       \
     } while (0)
     NEW_EPOCH(all[0].job[0] = 'J');
     NEW_EPOCH(all[0].group[0] = 'D');
