@@ -97,8 +97,7 @@ static int check_size(const struct check *c, uint32_t n_ranks, uint32_t n_replic
     return at_most(c, "n_ranks x n_replicas", (uint64_t)n_ranks * n_replicas, WIRE_MAX_RANKS);
 }
 
-/* ---------------------------------------------------------------------------------------------------------------
- * tables */
+/* ----------------------------------------------------------------------------------------------------------- tables */
 
 static int check_axes(const struct check *c, const struct wire_field *field)
 {
@@ -148,8 +147,7 @@ static int check_table(const struct check *c, const struct wire_table *table)
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------- process and its
- * node */
+/* --------------------------------------------------------------------------------------------- process and its node */
 
 static int check_options(const struct check *c, const struct wire_join *join)
 {
@@ -253,8 +251,7 @@ static int check_report(const struct check *c, const struct wire_report *report)
                                                             : at_most(c, "waiting", report->waiting, WIRE_WAIT_TRAINER);
 }
 
-/* -------------------------------------------------------------------------------------------------- coordinator and
- * node */
+/* --------------------------------------------------------------------------------------------- coordinator and node */
 
 static int check_member(const struct check *c, const struct wire_roster *roster, uint32_t i)
 {

@@ -6,8 +6,7 @@
  */
 #include "proto/decode.h"
 
-/* ------------------------------------------------------------------------------------------------- process and its
- * node */
+/* --------------------------------------------------------------------------------------------- process and its node */
 
 static int hello(struct load *l, const PB(Hello) *from, struct wire_message *msg)
 {
@@ -78,8 +77,7 @@ static int mode(struct load *l, const PB(Mode) *from, struct wire_message *msg)
     return wire_get_id(l, "epoch", from->epoch, &msg->mode.epoch);
 }
 
-/* -------------------------------------------------------------------------------------------------- coordinator and
- * node */
+/* --------------------------------------------------------------------------------------------- coordinator and node */
 
 static int members(struct load *l, const PB(Members) *from, struct wire_message *msg)
 {

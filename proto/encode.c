@@ -8,8 +8,7 @@
 
 #include "proto/encode.h"
 
-/* ------------------------------------------------------------------------------------------------- process and its
- * node */
+/* --------------------------------------------------------------------------------------------- process and its node */
 
 static PB(Hello) *hello(struct pool *pool, const struct wire_message *msg)
 {
@@ -90,8 +89,7 @@ static PB(Mode) *mode(struct pool *pool, const struct wire_message *msg)
     return wire_put_id(pool, msg->mode.epoch, &to->epoch) ? to : NULL;
 }
 
-/* -------------------------------------------------------------------------------------------------- coordinator and
- * node */
+/* --------------------------------------------------------------------------------------------- coordinator and node */
 
 static PB(Members) *members(struct pool *pool, const struct wire_message *msg)
 {

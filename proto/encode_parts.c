@@ -29,8 +29,7 @@ PB(Incarnation) *wire_put_incarnation(struct pool *pool, const struct wire_incar
     return to;
 }
 
-/* The text of an error may quote what a user passed in, in any encoding: it is mended here, so that the news gets
- * through. */
+/* The text of an error may quote what a user passed in, in any encoding: mended, so that the news gets through. */
 static ProtobufCBinaryData mended(char *copy, const char *from, size_t size)
 {
     size_t n = strnlen(from, size - 1);

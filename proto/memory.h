@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of proto/: a pool that is freed as a whole, and a block that is measured first and filled then. Internal to
- * proto/. */
+/* Internal to proto/. Memory: a pool that is freed as a whole, and a block that is measured first, then filled. */
 #ifndef POISE_PROTO_MEMORY_H
 #define POISE_PROTO_MEMORY_H
 

@@ -41,8 +41,7 @@ static bool is_ragged_padded(const struct wire_field *field, uint32_t dim)
     return field->assembly == POISE_PADDED && field->shape[dim] < 0;
 }
 
-/* ------------------------------------------------------------------------------------------------------- one field's
- * rules */
+/* ------------------------------------------------------------------------------------------------ one field's rules */
 
 static int check_shape(const struct wire_field *field, uint32_t rank, const char *who, struct poise_err *err)
 {
@@ -134,8 +133,7 @@ static int check_field(const struct wire_field *field, uint32_t rank, struct poi
     return field->assembly == POISE_PADDED ? check_padded(field, rank, who, err) : 0;
 }
 
-/* ------------------------------------------------------------------------------------------------------------
- * declaration */
+/* ------------------------------------------------------------------------------------------------------ declaration */
 
 static int copy_name(const char *from, const char *what, const char *name, char to[POISE_MAX_NAME],
                      struct poise_err *err)
@@ -254,8 +252,7 @@ int schema_field(const struct poise_field *from, struct wire_field *ret_field, s
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------------------ whole
- * tables */
+/* ----------------------------------------------------------------------------------------------------- whole tables */
 
 /* Distinct names of ragged padded axes, sorted; stops at max. */
 static uint32_t axes(const struct wire_table *table, const char **names, uint32_t max)

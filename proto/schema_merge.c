@@ -13,7 +13,7 @@
 #include "proto/memory.h"
 #include "proto/schema_sort.h"
 
-/* -------------------------------------------------------------------------------------------------------- by name */
+/* ---------------------------------------------------------------------------------------------------------- by name */
 
 static int by_name(const void *a, const void *b)
 {
@@ -36,7 +36,7 @@ uint32_t schema_sort(const struct wire_table *table, const struct wire_field *so
     return n;
 }
 
-/* ------------------------------------------------------------------------------------- what differs, in words */
+/* ------------------------------------------------------------------------------------------- what differs, in words */
 
 static void print_shape(const struct wire_field *field, char *text, size_t n_text)
 {

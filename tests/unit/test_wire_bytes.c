@@ -272,8 +272,7 @@ Test(bytes, other_lists_of_a_wrong_length)
     envelope_refused(&envelope, "JOIN: option key has a zero byte");
 }
 
-/* ------------------------------------------------------------------------------------------------- versions, rubbish,
- * size */
+/* ------------------------------------------------------------------------------------------ versions, rubbish, size */
 
 Test(bytes, another_version_is_said_to_be_one)
 {
