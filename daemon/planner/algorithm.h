@@ -6,15 +6,22 @@
 #include "problem.h"
 
 #define ALGORITHM_EXEMPT 1u  /* compatibility: places without looking at caps, counts or arrival order */
-#define ALGORITHM_CUTS 2u    /* sets micro-batches too; else only ranks, and cut_layout() follows */
+#define ALGORITHM_NEAR 2u    /* of several proposals that are about as good, takes the one that moves fewest bytes */
 #define ALGORITHM_OFFLINE 4u /* for comparison: one phase, no units */
+
+#define ALGORITHM_PROPOSALS 6
+
+/* Fills layout->rank and reason of a layout that holds arrival order, and micro_batch where it sets is_cut. -ENOSPC: found
+ * nothing that keeps the caps. */
+typedef int place_fn(struct problem *pb, struct layout *layout, struct poise_err *err);
 
 struct algorithm {
     const char *name;
-    /* Fills layout->rank and reason (and what its flags say) of a layout that holds arrival order. -ENOSPC: found nothing
-     * that keeps the caps, arrival order is delivered. */
-    int (*place)(struct problem *pb, struct layout *layout, struct poise_err *err);
     uint32_t flags;
+    struct {
+        place_fn *place;
+        bool (*applies)(const struct problem *pb); /* NULL: always */
+    } proposal[ALGORITHM_PROPOSALS]; /* all that apply are made and the judge picks */
     const char *optimises, *complexity;
     const char *text;
 };
@@ -23,10 +30,7 @@ struct algorithm {
 const struct algorithm *algorithm_find(const char *name, struct poise_err *err);
 
 
-int least_move_place(struct problem *pb, struct layout *layout, struct poise_err *err);
-int greedy_place(struct problem *pb, struct layout *layout, struct poise_err *err);
-int reference_mbs_place(struct problem *pb, struct layout *layout, struct poise_err *err);
-int reference_global_place(struct problem *pb, struct layout *layout, struct poise_err *err);
+place_fn least_move_place, greedy_place, karmarkar_karp_place, reference_mbs_place, reference_global_place;
 
 /* Cuts every rank's units into micro-batches under the caps. -ENOSPC: some rank does not fit. */
 int cut_layout(struct problem *pb, struct layout *layout, struct poise_err *err);

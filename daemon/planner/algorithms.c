@@ -5,19 +5,41 @@
 #include <string.h>
 
 #include "algorithm.h"
+#include "micro.h"
 
 #define DEFAULT "least_move"
 
+/* `auto` tries everything, so it looks at small steps only: its bound is on work, never on time. */
+#define AUTO_UNITS 65536u
+
+static bool is_small(const struct problem *pb)
+{
+    return pb->n_units <= AUTO_UNITS;
+}
+
 static const struct algorithm algorithms[] = {
-    {"least_move", least_move_place, 0, "the largest rank, then bytes moved", "O(S log S)",
-     "reaches the tolerance with as few bytes moved as it can: shed, refill, repair"},
-    {"greedy", greedy_place, 0, "the largest rank", "O(S log S)",
-     "largest first to the lightest rank (LPT, heap) under counts and caps; moves most bytes"},
-    {"identity", NULL, ALGORITHM_EXEMPT, "nothing", "O(S)", "arrival order"},
-    {"post_mbs_balancing_greedy_without_pad", reference_mbs_place, ALGORITHM_EXEMPT | ALGORITHM_CUTS, "squared length",
-     "O(S log S)", "the reference's micro-batch one, exactly, for comparison: no counts, caps or invariants"},
-    {"post_global_balancing_greedy_without_pad", reference_global_place, ALGORITHM_EXEMPT | ALGORITHM_CUTS,
-     "squared length", "O(S log S)", "the reference's global one, exactly, for comparison: no caps or invariants"},
+    {.name = "least_move", .flags = ALGORITHM_NEAR,
+     .proposal = {{least_move_place, NULL}, {micro_place_near, micro_applies}, {micro_place, micro_applies}},
+     .optimises = "the objective to the tolerance, then bytes moved", .complexity = "O(S log S)",
+     .text = "reaches the tolerance with as few bytes moved as it can: shed, refill, repair"},
+    {.name = "greedy", .proposal = {{greedy_place, NULL}, {micro_place, micro_applies}}, .optimises = "the objective",
+     .complexity = "O(S log S)",
+     .text = "largest first to the lightest rank (LPT, heap) under counts and caps; moves most bytes"},
+    {.name = "auto", .flags = ALGORITHM_NEAR,
+     .proposal = {{least_move_place, NULL}, {greedy_place, is_small}, {micro_place_near, micro_applies},
+                  {micro_place, micro_applies}},
+     .optimises = "the objective, then bytes moved", .complexity = "O(S log S)",
+     .text = "several, within a bound on work; the fewest bytes moved of those that are about as good as the best"},
+    {.name = "karmarkar_karp", .flags = ALGORITHM_EXEMPT | ALGORITHM_OFFLINE, .proposal = {{karmarkar_karp_place, NULL}},
+     .optimises = "the largest rank", .complexity = "O(S N log N)",
+     .text = "largest differencing, for comparison: offline, one phase, no caps or invariants"},
+    {.name = "identity", .flags = ALGORITHM_EXEMPT, .optimises = "nothing", .complexity = "O(S)", .text = "arrival order"},
+    {.name = "post_mbs_balancing_greedy_without_pad", .flags = ALGORITHM_EXEMPT,
+     .proposal = {{reference_mbs_place, NULL}}, .optimises = "squared length", .complexity = "O(S log S)",
+     .text = "the reference's micro-batch one, exactly, for comparison: no counts, caps or invariants"},
+    {.name = "post_global_balancing_greedy_without_pad", .flags = ALGORITHM_EXEMPT,
+     .proposal = {{reference_global_place, NULL}}, .optimises = "squared length", .complexity = "O(S log S)",
+     .text = "the reference's global one, exactly, for comparison: no caps or invariants"},
 };
 #define N_ALGORITHMS (sizeof algorithms / sizeof *algorithms)
 

@@ -70,7 +70,7 @@ int plan_check_options(const struct poise_plan_request *req, struct poise_err *e
     if (algorithm->flags & ALGORITHM_OFFLINE && req->n_phases != 1)
         return err_set(err, -EINVAL, "algorithm %s is for comparison and knows one phase, there are %u", algorithm->name,
                        req->n_phases);
-    if (algorithm->place == reference_global_place && req->micro_batch_size == 0)
+    if (algorithm->proposal[0].place == reference_global_place && req->micro_batch_size == 0)
         return err_set(err, -EINVAL, "algorithm %s wants micro_batch_size, its max_batch_capacity: it is 0",
                        algorithm->name);
     return 0;

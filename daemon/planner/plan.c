@@ -60,6 +60,7 @@ static void write_plan(const struct problem *pb, const struct layout *layout, st
 struct proposal {
     struct layout layout;
     struct score score;
+    u128 bytes_moved;
 };
 
 static int judge(struct problem *pb, struct proposal *p, struct poise_err *err)
@@ -70,23 +71,75 @@ static int judge(struct problem *pb, struct proposal *p, struct poise_err *err)
     return 0;
 }
 
-/* What an algorithm comes to; NULL: arrival order's ranks, only cut again. -ENOSPC: nothing that keeps the caps. */
-static int propose(struct problem *pb, const struct algorithm *algorithm, struct proposal *p, struct poise_err *err)
+/* What one way of placing comes to; NULL: arrival order's ranks, only cut again. -ENOSPC: nothing that keeps the caps. */
+static int propose(struct problem *pb, place_fn *place, bool exempt, struct proposal *p, struct poise_err *err)
 {
     uint32_t n_mb = pb->n_micro_batches ? pb->n_micro_batches : pb->arrival_micro_batches;
     int rc;
 
     if (layout_new(pb, n_mb, &p->layout) < 0)
         return err_set(err, -ENOMEM, "no memory to plan %u samples", pb->n_samples);
-    if (algorithm && (rc = algorithm->place(pb, &p->layout, err)) < 0)
+    if (place && (rc = place(pb, &p->layout, err)) < 0)
         return rc;
-    if (!(algorithm && algorithm->flags & ALGORITHM_CUTS) && (rc = cut_layout(pb, &p->layout, err)) < 0)
+    if (!p->layout.is_cut && (rc = cut_layout(pb, &p->layout, err)) < 0)
         return rc;
     if ((rc = judge(pb, p, err)) < 0)
         return rc;
-    if (p->score.over && !(algorithm && algorithm->flags & ALGORITHM_EXEMPT))
+    if (p->score.over && !exempt)
         return err_set(err, -ENOSPC, "%llu ranks or micro-batches are above a cap", (unsigned long long)p->score.over);
+    p->bytes_moved = 0;
+    for (uint32_t u = 0; u < pb->n_units; u++)
+        p->bytes_moved += p->layout.rank[u] != pb->unit_rank[u] ? pb->bytes[u] : 0;
     return 0;
+}
+
+/* About as good as `best`: at the target, or within the tolerance of it. */
+static bool is_near(const struct problem *pb, const struct proposal *p, u128 best)
+{
+    return p->score.objective <= pb->target ||
+           p->score.objective <= best + best * pb->tolerance_ppm / 1000000u;
+}
+
+static bool is_better(const struct problem *pb, const struct algorithm *algorithm, const struct proposal *a,
+                      const struct proposal *b)
+{
+    u128 best = a->score.objective < b->score.objective ? a->score.objective : b->score.objective;
+
+    if (algorithm->flags & ALGORITHM_NEAR && is_near(pb, a, best) && is_near(pb, b, best))
+        return a->bytes_moved < b->bytes_moved ||
+               (a->bytes_moved == b->bytes_moved && a->score.objective < b->score.objective);
+    return a->score.objective < b->score.objective;
+}
+
+/* The best of an algorithm's proposals. -ENOSPC: none keeps the caps; the first one's error. */
+static int propose_all(struct problem *pb, const struct algorithm *algorithm, struct proposal *p, struct poise_err *err)
+{
+    bool exempt = algorithm->flags & ALGORITHM_EXEMPT, found = false;
+    struct poise_err why;
+
+    err_set(&why, -ENOSPC, "algorithm %s makes no proposal", algorithm->name);
+    for (uint32_t i = 0; i < ALGORITHM_PROPOSALS && algorithm->proposal[i].place; i++) {
+        struct proposal one;
+        if (algorithm->proposal[i].applies && !algorithm->proposal[i].applies(pb))
+            continue;
+        int rc = propose(pb, algorithm->proposal[i].place, exempt, &one, i == 0 ? &why : NULL);
+        if (rc < 0 && rc != -ENOSPC) {
+            if (err)
+                *err = why;
+            return rc;
+        }
+        if (rc == 0 && (!pb->arrival_fits || exempt || score_not_worse(pb, &one.score)) &&
+            (!found || is_better(pb, algorithm, &one, p))) {
+            *p = one;
+            found = true;
+        } else if (rc == 0 && !found) {
+            err_set(&why, -ENOSPC, "the plan is worse than arrival order");
+            pb->refused = true;
+        }
+    }
+    if (!found && err)
+        *err = why;
+    return found ? 0 : -ENOSPC;
 }
 
 static void arrival(const struct problem *pb, uint8_t reason, struct proposal *p)
@@ -105,12 +158,12 @@ static int settle_beside_arrival(struct problem *pb, const struct algorithm *alg
         arrival(pb, POISE_REASON_TOLERANCE, p);
         return 0;
     }
-    rc = propose(pb, algorithm, p, err);
+    rc = propose_all(pb, algorithm, p, err);
     if (rc == -ENOSPC)
-        arrival(pb, POISE_REASON_CAP, p);
+        arrival(pb, pb->refused ? POISE_REASON_NOT_WORSE : POISE_REASON_CAP, p);
     else if (rc < 0)
         return rc;
-    else if (!score_not_worse(pb, &p->score) || p->score.objective == pb->arrival.objective)
+    else if (p->score.objective == pb->arrival.objective)
         arrival(pb, POISE_REASON_NOT_WORSE, p);
     return 0;
 }
@@ -124,7 +177,7 @@ static int settle_without_arrival(struct problem *pb, const struct algorithm *al
 {
     struct proposal recut;
     struct poise_err why;
-    int rc_recut = pb->arrival_counts ? propose(pb, NULL, &recut, &why) : -ENOSPC, rc;
+    int rc_recut = pb->arrival_counts ? propose(pb, NULL, false, &recut, &why) : -ENOSPC, rc;
 
     if (rc_recut < 0 && rc_recut != -ENOSPC)
         return rc_recut;
@@ -132,14 +185,14 @@ static int settle_without_arrival(struct problem *pb, const struct algorithm *al
         *p = recut;
         return 0;
     }
-    rc = propose(pb, algorithm, p, &why);
+    rc = propose_all(pb, algorithm, p, &why);
     if (rc_recut == 0 && (rc == -ENOSPC || (rc == 0 && p->score.objective >= recut.score.objective))) {
         *p = recut;
         return 0;
     }
     if (rc == -ENOSPC) {
         problem_lift_caps(pb);
-        rc = propose(pb, algorithm, p, &why);
+        rc = propose_all(pb, algorithm, p, &why);
     }
     if (rc == -ENOSPC)
         return err_set(err, -EINVAL, "arrival order breaks a cap or the count, and no plan was found that keeps them: %.300s",
@@ -152,7 +205,7 @@ static int settle_without_arrival(struct problem *pb, const struct algorithm *al
 static int settle(struct problem *pb, const struct algorithm *algorithm, struct proposal *p, struct poise_err *err)
 {
     if (algorithm->flags & ALGORITHM_EXEMPT)
-        return propose(pb, algorithm, p, err);
+        return propose_all(pb, algorithm, p, err);
     return pb->arrival_fits ? settle_beside_arrival(pb, algorithm, p, err)
                             : settle_without_arrival(pb, algorithm, p, err);
 }
@@ -180,7 +233,7 @@ int plan_make(const struct poise_plan_request *req, struct poise_plan *plan, str
 
     if (!algorithm)
         return -EINVAL;
-    if (!algorithm->place)
+    if (!algorithm->proposal[0].place)
         return plan_arrival(req, plan, err);
     if (algorithm->flags & ALGORITHM_EXEMPT)
         plain.unit = NULL; /* they know samples only */

@@ -45,6 +45,7 @@ struct layout {
     uint32_t *micro_batch; /* [n_units] */
     uint32_t *sequence;    /* [n_units] units in the order that rows follow; NULL: origin order */
     uint8_t *reason;       /* [n_units] */
+    bool is_cut;           /* micro_batch is set; else cut_layout() follows */
     uint32_t *cell_first;  /* [n_ranks * n_micro_batches + 1] filled by layout_sort() */
     uint32_t *order;       /* [n_units] units by cell, then by sequence */
 };
@@ -96,6 +97,7 @@ struct problem {
     struct score arrival;
     bool arrival_fits;   /* arrival order keeps caps and counts */
     bool arrival_counts; /* it keeps the counts */
+    bool refused;        /* a plan was made that kept the caps and was worse */
     struct layout identity;
     struct sort_item *sorted; /* [n_units] id: units by cost, largest first; key: ~cost. Of one segment only */
     u128 bound;  /* no plan can be below */

@@ -107,6 +107,7 @@ static int lay_out(struct problem *pb, const struct sort_item *items, const uint
         }
     }
     layout->sequence = sequence;
+    layout->is_cut = true;
     return 0;
 }
 
