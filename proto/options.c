@@ -63,8 +63,7 @@ static const void *member(const struct key *key, const struct options *options)
     return (const char *)options + key->offset;
 }
 
-/* ------------------------------------------------------------------------------------------------------------- writing
- */
+/* ---------------------------------------------------------------------------------------------------------- writing */
 
 static size_t print_cap(uint64_t cap, char *text, size_t n_text)
 {
@@ -216,8 +215,7 @@ void options_free(struct wire_option *options, uint32_t n_options)
     free(options);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- reading
- */
+/* ---------------------------------------------------------------------------------------------------------- reading */
 
 /* A decimal number as print() writes it, up to its end or a space; NULL if it is none. */
 static const char *scan_number(const char *text, uint64_t max, uint64_t *ret_value)

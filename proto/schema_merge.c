@@ -127,8 +127,7 @@ _Static_assert(sizeof(struct wire_field) ==
                    POISE_MAX_NAME * (2 + POISE_MAX_DIMS) + 8 * 4 + POISE_MAX_DIMS * (8 + 4) + 16,
                "struct wire_field has padding: compare by member in differ()");
 
-/* ----------------------------------------------------------------------------------------------------------- merging
- */
+/* ---------------------------------------------------------------------------------------------------------- merging */
 
 struct merge {
     uint32_t n;
