@@ -28,6 +28,17 @@ struct shell_report {
 /* Whether a process belongs to a group's report: by uid, job, group, and by epoch where both have one. */
 bool report_belongs(const struct node_report_process *process, const struct group_report *group);
 
+#define REPORT_NAMED 16
+struct report_waiting { /* ranks that hold the others up: not joined yet, or the oldest open step not submitted */
+    uint32_t ranks[REPORT_NAMED];
+    uint32_t n_named, n;
+    uint32_t n_by[5]; /* of n: by what they say they wait for, WIRE_WAIT_* */
+    uint64_t ms;      /* for how long already */
+};
+
+/* n is 0 where nobody holds anybody up; ranks that all compute are no reason to wait. idle_ms: since the newest outcome. */
+struct report_waiting report_waiting(const struct shell_report *report, const struct group_report *group, uint64_t idle_ms);
+
 /*
  * One line that says how a group is and what to do about it: "loader-bound on rank 17: balancing cannot help". Pure: of
  * several things that are true it names the one that holds the group up. idle_ms: since its newest outcome.

@@ -9,7 +9,8 @@
  *              ranks, replicas, nodes, joined, first_step, step (the lowest open one), decided, planned, errors,
  *              samples, samples_moved, samples_dropped, bytes, bytes_moved,
  *              idle_ms (since the newest outcome),
- *              waiting   {ranks, total, ms} of which the coordinator lacks metadata: a node sends that of its ranks together,
+ *              waiting   {ranks (the first 16), total, ms, for {loader, plan, shuffle, trainer: how many of them}}: who holds
+ *                         the others up,
  *              predicted {samples, bytes, bytes_moved, samples_moved, cost_before, cost_after, cost_mean,
  *                         imbalance_before, imbalance_after, length_micro_batch_before, length_micro_batch_after,
  *                         lacking_before, lacking_after, mode} of the newest planned step, or null,
@@ -149,14 +150,19 @@ static json_t *measured_json(const struct shell_report *r, const struct group_re
     return o;
 }
 
-static json_t *waiting_json(const struct group_report *g)
+static json_t *waiting_json(const struct shell_report *r, uint32_t i)
 {
-    json_t *o = json_object(), *ranks = json_array();
-    for (uint32_t i = 0; i < g->n_waiting && i < 16; i++)
-        json_array_append_new(ranks, json_integer(g->waiting[i]));
+    struct report_waiting waiting = report_waiting(r, &r->groups[i], r->idle_ms[i]);
+    json_t *o = json_object(), *ranks = json_array(), *by = json_object();
+    for (uint32_t k = 0; k < waiting.n_named; k++)
+        json_array_append_new(ranks, json_integer(waiting.ranks[k]));
     json_object_set_new(o, "ranks", ranks);
-    set_number(o, "total", g->n_waiting);
-    set_number(o, "ms", g->waiting_ms);
+    set_number(o, "total", waiting.n);
+    set_number(o, "ms", waiting.n ? waiting.ms : 0);
+    for (uint32_t cause = 1; cause < 5; cause++)
+        if (waiting.n_by[cause])
+            set_number(by, waiting_name(cause), waiting.n_by[cause]);
+    json_object_set_new(o, "for", by);
     return o;
 }
 
@@ -206,7 +212,7 @@ static json_t *group_json(const struct shell_report *r, uint32_t i)
     set_number(o, "joined", g->n_joined);
     set_totals(o, g);
     set_number(o, "idle_ms", r->idle_ms[i]);
-    json_object_set_new(o, "waiting", waiting_json(g));
+    json_object_set_new(o, "waiting", waiting_json(r, i));
     json_object_set_new(o, "predicted", predicted_json(g));
     json_object_set_new(o, "measured", measured_json(r, g));
     if (g->error[0])

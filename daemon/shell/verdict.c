@@ -69,17 +69,6 @@ static void add_ranks(struct line *line, const uint32_t *ranks, uint32_t n_ranks
         add(line, " and %u more", n_all - n_shown);
 }
 
-static void forming(const struct group_report *group, struct line *line)
-{
-    uint32_t n_all = group->n_ranks * group->n_replicas, n_named = group->n_waiting < 16 ? group->n_waiting : 16;
-    add(line, "waiting for ");
-    if (n_named)
-        add_ranks(line, group->waiting, n_named, group->n_waiting);
-    else
-        add(line, "%u of %u processes", n_all - group->n_joined, n_all);
-    add(line, " to join");
-}
-
 /* What replica 0 of a rank of this node said of itself last; NULL: not here. */
 static const struct wire_report *heard_of(const struct shell_report *report, const struct group_report *group, uint32_t rank)
 {
@@ -91,51 +80,66 @@ static const struct wire_report *heard_of(const struct shell_report *report, con
     return NULL;
 }
 
-struct behind { /* ranks that have not submitted the oldest open step */
-    uint32_t ranks[NAMED];
-    uint32_t n_named, n, n_by[5]; /* by what they say to wait for */
-};
-
-static void add_behind(struct behind *behind, uint32_t rank, const struct wire_report *heard)
+static void add_waiting(struct report_waiting *waiting, uint32_t rank, const struct wire_report *heard)
 {
-    if (behind->n_named < NAMED)
-        behind->ranks[behind->n_named++] = rank;
-    behind->n++;
-    behind->n_by[heard && heard->waiting < 5 ? heard->waiting : WIRE_WAIT_NOTHING]++;
+    if (waiting->n_named < REPORT_NAMED)
+        waiting->ranks[waiting->n_named++] = rank;
+    waiting->n++;
+    waiting->n_by[heard && heard->waiting < 5 ? heard->waiting : WIRE_WAIT_NOTHING]++;
+}
+
+/* Not all are named by the coordinator. */
+static struct report_waiting not_joined(const struct group_report *group)
+{
+    struct report_waiting waiting = {.n = group->n_waiting, .ms = group->waiting_ms};
+    waiting.n_named = group->n_waiting < REPORT_NAMED ? group->n_waiting : REPORT_NAMED;
+    memcpy(waiting.ranks, group->waiting, waiting.n_named * sizeof *waiting.ranks);
+    return waiting;
 }
 
 /* The coordinator knows which ranks' metadata it has; but a node sends that of its ranks together, so of ranks here their own
  * reports say more. */
-static struct behind who_is_behind(const struct shell_report *report, const struct group_report *group)
+struct report_waiting report_waiting(const struct shell_report *report, const struct group_report *group, uint64_t idle_ms)
 {
-    struct behind behind = {.n = 0};
+    struct report_waiting waiting = {.ms = idle_ms};
     bool told = group->n_waiting && group->n_waiting <= 16 && group->n_waiting < group->n_ranks;
+    if (strcmp(group->state, "forming") == 0)
+        return not_joined(group);
+    if (strcmp(group->state, "running") != 0)
+        return (struct report_waiting){.n = 0};
     for (uint32_t i = 0; i < (told ? group->n_waiting : group->n_ranks); i++) {
         uint32_t rank = told ? group->waiting[i] : i;
         const struct wire_report *heard = heard_of(report, group, rank);
         if (heard ? heard->submitted <= group->decided : told)
-            add_behind(&behind, rank, heard);
+            add_waiting(&waiting, rank, heard);
     }
-    return behind;
+    if (waiting.n == group->n_ranks && !waiting.n_by[WIRE_WAIT_LOADER])
+        return (struct report_waiting){.n = 0};
+    return waiting;
 }
 
-/* True and the line filled where ranks hold the others up. All of them in their trainers is how it should be. */
-static bool held_up(const struct shell_report *report, const struct group_report *group, uint64_t idle_ms, struct line *line)
+static void forming(const struct group_report *group, const struct report_waiting *waiting, struct line *line)
 {
-    struct behind behind = who_is_behind(report, group);
-    bool loader = behind.n && behind.n_by[WIRE_WAIT_LOADER] == behind.n;
-    bool trainer = behind.n && behind.n_by[WIRE_WAIT_TRAINER] == behind.n;
-    if (behind.n == 0 || (trainer && behind.n == group->n_ranks))
-        return false;
+    uint32_t n_all = group->n_ranks * group->n_replicas;
+    add(line, "waiting for ");
+    if (waiting->n)
+        add_ranks(line, waiting->ranks, waiting->n_named, waiting->n);
+    else
+        add(line, "%u of %u processes", n_all - group->n_joined, n_all);
+    add(line, " to join");
+}
+
+static void held_up(const struct group_report *group, const struct report_waiting *waiting, struct line *line)
+{
+    bool loader = waiting->n_by[WIRE_WAIT_LOADER] == waiting->n, trainer = waiting->n_by[WIRE_WAIT_TRAINER] == waiting->n;
     add(line, loader ? "loader-bound on " : trainer ? "waiting for the trainer of " : "waiting for ");
-    if (behind.n == group->n_ranks && behind.n > 1)
+    if (waiting->n == group->n_ranks && waiting->n > 1)
         add(line, "all ranks");
     else
-        add_ranks(line, behind.ranks, behind.n_named, behind.n);
+        add_ranks(line, waiting->ranks, waiting->n_named, waiting->n);
     add(line, loader ? ": balancing cannot help" : "");
     add(line, " (step %llu not submitted for %.1f s)", (unsigned long long)(group->first_step + group->decided),
-        (double)idle_ms / 1000);
-    return true;
+        (double)waiting->ms / 1000);
 }
 
 static void balance(const struct group_report *group, struct line *line)
@@ -166,14 +170,16 @@ static void balance(const struct group_report *group, struct line *line)
 void verdict(const struct shell_report *report, const struct group_report *group, uint64_t idle_ms, char *text, size_t n_text)
 {
     struct line line = {text, n_text, 0};
+    struct report_waiting waiting = report_waiting(report, group, idle_ms);
     if (n_text)
         *text = 0;
     if (strcmp(group->state, "forming") == 0) {
-        forming(group, &line);
+        forming(group, &waiting, &line);
     } else if (strcmp(group->state, "aborted") == 0) {
         add(&line, "aborted: %s", group->error);
-    } else if (strcmp(group->state, "running") != 0 || idle_ms < WAIT_WORTH_MS ||
-               !held_up(report, group, idle_ms, &line)) {
+    } else if (waiting.n && waiting.ms >= WAIT_WORTH_MS) {
+        held_up(group, &waiting, &line);
+    } else {
         add(&line, "%s: ", group->state);
         balance(group, &line);
     }
