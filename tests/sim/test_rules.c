@@ -112,3 +112,17 @@ Test(rules, metadata_that_changes_is_found, .timeout = 60)
 {
     cr_assert_lt(count_survivors(rewrites, 25, 30000), 25);
 }
+
+/* A rank that forgets a step when s + W - 1 is decided, one too early: a rank that lags by the whole window still needs it. */
+static struct sim_config forgets_early(uint64_t seed)
+{
+    struct sim_config config = stormy(seed);
+
+    config.forget_early = true;
+    return config;
+}
+
+Test(rules, a_step_forgotten_one_too_early_is_missed, .timeout = 60)
+{
+    cr_assert_lt(count_survivors(forgets_early, 25, 30000), 25);
+}
