@@ -273,9 +273,12 @@ int directory_read(const struct directory *dir, uint32_t index, uint64_t in_byte
         if (rc < 0)
             return rc;
     }
-    if (raw.sample.bytes != total || (in_bytes != DIRECTORY_ANY_BYTES && total != in_bytes))
-        return bad(dir, index, NULL, -EPROTO, err, "its fields have %" PRIu64 " bytes, its directory says %" PRIu64
-                   ", the plan %" PRIu64, total, raw.sample.bytes, in_bytes);
+    if (raw.sample.bytes != total)
+        return bad(dir, index, NULL, -EPROTO, err, "its fields have %" PRIu64 " bytes, its directory says %" PRIu64, total,
+                   raw.sample.bytes);
+    if (in_bytes != DIRECTORY_ANY_BYTES && total != in_bytes)
+        return bad(dir, index, NULL, -EPROTO, err, "its fields have %" PRIu64 " bytes, the plan says %" PRIu64, total,
+                   in_bytes);
     *ret_sample = raw.sample;
     return 0;
 }

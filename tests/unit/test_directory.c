@@ -193,6 +193,8 @@ Test(directory, a_plan_that_says_another_size_is_an_error_naming_rank_and_sample
     cr_assert_eq(directory_open(w.directory, w.bytes, STEP, RANK, N_SAMPLES, &w.merged, &dir, NULL), 0);
     cr_assert_eq(directory_read(&dir, 4, w.samples[4].bytes + 1, lookup, &w, &sample, values, &err), -EPROTO);
     cr_assert(err.rank == RANK && err.sample == 4 && strstr(err.text, "rank 3, sample 4"), "%s", err.text);
+    cr_assert(strstr(err.text, "52 bytes, the plan says 53"), "%s", err.text);
+    cr_assert_eq(directory_read(&dir, 4, DIRECTORY_ANY_BYTES, lookup, &w, &sample, values, &err), 0);
     cr_assert_eq(directory_read(&dir, N_SAMPLES, 0, lookup, &w, &sample, values, &err), -EPROTO);
     cr_assert_eq(directory_read(&dir, UINT32_MAX, 0, lookup, &w, &sample, values, &err), -EPROTO);
     directory_close(&dir);
