@@ -274,8 +274,8 @@ int directory_read(const struct directory *dir, uint32_t index, uint64_t in_byte
             return rc;
     }
     if (raw.sample.bytes != total)
-        return bad(dir, index, NULL, -EPROTO, err, "its fields have %" PRIu64 " bytes, its directory says %" PRIu64, total,
-                   raw.sample.bytes);
+        return bad(dir, index, NULL, -EPROTO, err, "its fields have %" PRIu64 " bytes, its directory says %" PRIu64,
+                   total, raw.sample.bytes);
     if (in_bytes != DIRECTORY_ANY_BYTES && total != in_bytes)
         return bad(dir, index, NULL, -EPROTO, err, "its fields have %" PRIu64 " bytes, the plan says %" PRIu64, total,
                    in_bytes);
