@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "messages.h"
-#include "proto/memory.h"
+#include "proto/codec.h"
 
 static uint64_t seed(void)
 {
@@ -127,6 +127,37 @@ Test(wire, running_out_of_memory_is_an_error_everywhere)
         wire_malloc = fail_later;
         cr_assert(wire_copy(back, &copy) == -ENOMEM && copy == NULL);
         wire_malloc = malloc;
+        wire_free(back);
+        free(bytes);
+        message_done(&maker);
+    }
+}
+
+/* Memory that ends in the middle of anything: near its limit a pool takes each struct on its own. */
+Test(wire, a_limit_is_kept_wherever_it_is_reached)
+{
+    for (enum wire_type type = 1; type < WIRE_N_TYPES; type++) {
+        struct message_maker maker = {.random = seed()};
+        struct wire_message *msg = message_make(&maker, type), *back = NULL;
+        struct poise_err err;
+        uint8_t *bytes;
+        size_t n_bytes;
+        int rc = -1;
+        for (size_t limit = 0; rc < 0 && limit < 4u << 10; limit += 40) {
+            struct pool pool = {.limit = limit};
+            PB(Envelope) envelope = POISE__V1__ENVELOPE__INIT;
+            rc = wire_store(&pool, msg, &envelope);
+            cr_assert(rc == 0 || (rc == -ENOMEM && pool.over && !pool.failed));
+            cr_assert(pool.total <= limit);
+            wire_pool_free(&pool);
+        }
+        cr_assert(wire_encode(msg, &bytes, &n_bytes, &err) == 0);
+        rc = -1;
+        for (size_t budget = 1; rc < 0; budget += budget < 8192 ? 80 : budget / 4) {
+            rc = wire_decode(bytes, n_bytes, budget, &back, &err);
+            cr_assert(rc == 0 || (rc == -E2BIG && strstr(err.text, "budget")), "%d %s", rc, err.text);
+        }
+        cr_assert(message_differ(msg, back) == NULL);
         wire_free(back);
         free(bytes);
         message_done(&maker);
