@@ -15,8 +15,10 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $$(call helpers,$$(*D)) $(call archives
 		$(LIBS_TEST)
 
 # poisectl is no archive: tests of its parts name them.
+dataset := $(addprefix client/ctl/,csv.c dataset.c dataset_columns.c dataset_measure.c sizes.c)
 $(BUILD)/tests/unit/test_csv: $(call obj,client/ctl/csv.c)
-$(BUILD)/tests/unit/test_dataset: $(call obj,$(addprefix client/ctl/,csv.c dataset.c dataset_columns.c dataset_measure.c sizes.c))
+$(BUILD)/tests/unit/test_dataset: $(call obj,$(dataset))
+$(BUILD)/tests/unit/test_simulate: $(call obj,$(dataset) $(addprefix client/ctl/simulate_,batch.c cost.c options.c))
 
 test: setup
 	@$(MAKE) --no-print-directory test-built

@@ -90,8 +90,11 @@ static void put_pictures(FILE *out, const struct simulate *sim)
     if (sim->advice.chosen) {
         fprintf(out, "<h2>Ranks before and after</h2>\n<figure>\n");
         report_bars(out, sim);
-        fprintf(out, "<figcaption>One typical batch. Every rank waits for the tallest bar; all below the dashed line at 1 "
-                     "would be perfect.%s</figcaption></figure>\n",
+        fprintf(out, "<figcaption>One typical batch. %s%s</figcaption></figure>\n",
+                sim->setup.objective == POISE_OBJECTIVE_STEP
+                    ? "Every rank waits for the tallest bar; all at the dashed line would be perfect."
+                    : "A bar is a rank&rsquo;s whole step; that ranks also wait inside of it is not shown here, but counted "
+                      "in all figures.",
                 sim->loads.n_ranks > 128 ? " Of the ranks, sorted by load, 128 are drawn." : "");
     }
     fprintf(out, "<h2>How near each algorithm comes</h2>\n<figure>\n");

@@ -270,25 +270,38 @@ static int higher(const void *a, const void *b)
 }
 
 /* Labels keep a line's height from each other; a thin line leads to the point where that moved them. */
-static void draw_labels(FILE *out, const struct simulate *sim, struct label *labels, uint32_t n, double right, double bottom)
+static void place_labels(struct label *labels, uint32_t n, double bottom)
 {
     qsort(labels, n, sizeof *labels, higher);
     for (uint32_t k = 0; k < n; k++)
         labels[k].text_y = k && labels[k].y < labels[k - 1].text_y + 17 ? labels[k - 1].text_y + 17 : labels[k].y;
     for (uint32_t k = n; k-- > 0; bottom = labels[k].text_y - 17)
         labels[k].text_y = fmin(labels[k].text_y, bottom);
+}
+
+/* The advised one last: on top of equal ones. */
+static void draw_means(FILE *out, const struct simulate *sim, const struct label *labels, uint32_t n)
+{
+    for (uint32_t pass = 0; pass < 2; pass++)
+        for (uint32_t k = 0; k < n; k++)
+            if ((&sim->result[labels[k].i] == sim->advice.chosen) == (pass == 1))
+                fprintf(out, "<circle cx='%.1f' cy='%.1f' r='6' fill='var(--c%u)' stroke='var(--card)' stroke-width='1.5'/>\n",
+                        labels[k].x, labels[k].y, colour_of(sim, labels[k].i));
+}
+
+static void draw_labels(FILE *out, const struct simulate *sim, struct label *labels, uint32_t n, double right, double bottom)
+{
+    place_labels(labels, n, bottom);
+    for (uint32_t k = 0; k < n; k++)
+        fprintf(out, "<line class='axis' x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f'/>", labels[k].x, labels[k].y,
+                labels[k].x + (labels[k].x > right / 2 ? -11 : 11), labels[k].text_y);
+    draw_means(out, sim, labels, n);
     for (uint32_t k = 0; k < n; k++) {
-        const char *name = sim->result[labels[k].i].algorithm;
-        double width = CHAR_WIDTH * (double)strlen(name);
-        bool left = labels[k].x + 14 + width > right;
-        double x = labels[k].x + (left ? -14 : 14);
-        fprintf(out, "<line class='axis' x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f'/>", labels[k].x + (left ? -5 : 5), labels[k].y,
-                x - (left ? -3 : 3), labels[k].text_y);
-        fprintf(out, "<circle cx='%.1f' cy='%.1f' r='6' fill='var(--c%u)' stroke='var(--card)' stroke-width='1.5'/>",
-                labels[k].x, labels[k].y, colour_of(sim, labels[k].i));
-        fprintf(out, "<text class='halo %s' x='%.1f' y='%.1f'%s>", &sim->result[labels[k].i] == sim->advice.chosen ? "strong" : "",
-                x, labels[k].text_y + 4, left ? " text-anchor='end'" : "");
-        report_text(out, name);
+        const struct simulate_result *result = &sim->result[labels[k].i];
+        const bool left = labels[k].x > right / 2; /* of its point: there is room for the longest name */
+        fprintf(out, "<text class='halo %s' x='%.1f' y='%.1f'%s>", result == sim->advice.chosen ? "strong" : "",
+                labels[k].x + (left ? -14 : 14), labels[k].text_y + 4, left ? " text-anchor='end'" : "");
+        report_text(out, result->algorithm);
         fprintf(out, "</text>\n");
     }
 }
@@ -315,7 +328,7 @@ static void draw_bytes_axes(FILE *out, const struct decades *axis, double left, 
 
 void report_bytes(FILE *out, const struct simulate *sim)
 {
-    const double left = 84, right = WIDTH - 16;
+    const double left = 84, right = WIDTH - 26;
     const struct decades axis = decades_of(sim, 300, 26);
     struct label labels[SIMULATE_ALGORITHMS];
     double floor = 0;

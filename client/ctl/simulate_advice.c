@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which of the algorithms to take, and what keeps the result from being perfect. Among those that come within half a percent
- * of the fastest predicted step, the one that moves the fewest bytes: a difference that nobody could measure is not worth
- * network traffic.
+ * Which of the algorithms to take, and what keeps the result from being perfect. Among those that come within the tolerance
+ * (and half a percent, which nobody could measure) of the fastest predicted step, the one that moves the fewest bytes: that
+ * much the user has called good enough, and it is not worth network traffic.
  */
 #include "client/ctl/simulate.h"
 
 #include <string.h>
 
-#define ALIKE 1.005 /* step times nearer than that are called equal */
+#define ALIKE 0.005 /* step times nearer than that, and the tolerance, are called equal */
 
 bool simulate_is_comparison(const char *algorithm)
 {
@@ -23,6 +23,7 @@ static bool may_choose(const struct simulate_result *result)
 static const struct simulate_result *choose(const struct simulate *sim)
 {
     const struct simulate_result *chosen = NULL;
+    const double alike = 1 + ALIKE + sim->setup.tolerance_ppm / 1e6;
     double best = 0;
 
     for (uint32_t i = 0; i < sim->n_results; i++) {
@@ -32,7 +33,7 @@ static const struct simulate_result *choose(const struct simulate *sim)
     }
     for (uint32_t i = 0; i < sim->n_results; i++) {
         const struct simulate_result *result = &sim->result[i];
-        if (may_choose(result) && simulate_speedup(result, sim->fixed) * ALIKE >= best &&
+        if (may_choose(result) && simulate_speedup(result, sim->fixed) * alike >= best &&
             (!chosen || result->moved < chosen->moved - 1e-9))
             chosen = result;
     }

@@ -121,7 +121,8 @@ static void print_helps(const struct simulate *sim)
         return;
     printf("\nWhat a change would do, simulated with %s on %u batches (step time: a sample and device, predicted):\n",
            advice->chosen->algorithm, advice->n_batches);
-    printf("  %-58s  %14s  %9s\n", "", "largest/mean", "step time");
+    printf("  %-58s  %14s  %9s\n", "", sim->setup.objective == POISE_OBJECTIVE_STEP ? "largest/mean" : "step/mean",
+           "step time");
     for (uint32_t i = 0; i < advice->n_helps; i++) {
         const struct simulate_help *help = &advice->help[i];
         printf("  %-58s  %14.3f  %+8.1f %%\n", help->title, help->imbalance_after, 100 * (help->time - 1));

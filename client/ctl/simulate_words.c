@@ -65,7 +65,8 @@ static void say_limits(struct simulate *sim)
     else if (limits->bound > NEAR)
         say(sim, " What limits: no plan at all is below %.3f times the mean for this objective.", limits->bound);
     else
-        say(sim, " What limits: samples are few and large; the plan stays %.1f %% above the lower bound.", 100 * chosen->gap);
+        say(sim, " What limits: so few samples a %s divide no more evenly; the plan stays %.1f %% above the lower bound.",
+            sim->setup.objective == POISE_OBJECTIVE_STEP ? "rank" : "micro-batch", 100 * chosen->gap);
 }
 
 static const struct simulate_help *best_help(const struct simulate *sim)

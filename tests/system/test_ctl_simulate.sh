@@ -126,6 +126,20 @@ cmp -s "$work/before" "$work/r/report.html" || fail "the older report is gone"
 [ "$(ls "$work/r")" = report.html ] || fail "left behind: $(ls "$work/r")"
 [ ! -s "$work/out" ] || fail "printed although the report failed"
 
+# Memory that is not there is an error, and says for what. (Sanitizers need all of the address space.)
+case "$BUILD" in
+*san*) ;;
+*)
+    status=0
+    (
+        ulimit -v 400000
+        exec $simulate $images --ranks 65536 --per-rank 512 --batches 1
+    ) >"$work/out" 2>"$work/err" || status=$?
+    [ $status = 1 ] && grep -q 'no memory for a global batch of 33554432 samples' "$work/err" && [ ! -s "$work/out" ] ||
+        fail "no memory: status $status, $(cat "$work/err")"
+    ;;
+esac
+
 # --------------------------------------------------------------------------------------------------------------- bad input
 refuse() { # what-the-error-says arguments...
     says=$1
