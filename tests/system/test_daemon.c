@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -367,6 +368,35 @@ Test(daemon, too_many_processes_are_refused_with_a_reason)
     } while (packet.type == LOCAL_REFUSED);
     for (int i = 1; i < 5; i++)
         close(local[i]);
+    test_daemon_end(&daemon);
+}
+
+Test(daemon, without_descriptors_it_refuses_and_goes_on)
+{
+    struct test_daemon daemon;
+    struct local_message packet;
+    struct rlimit limit = {80, 80};
+    int local[60], n = 0, n_refused = 0;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    test_daemon_start(&daemon, NULL);
+    for (; n < 40; n++) { /* each costs poised two, and us one */
+        local[n] = test_peer_local(&daemon);
+        cr_assert(test_peer_packet(local[n], &packet, NULL));
+        n_refused += packet.type == LOCAL_REFUSED;
+    }
+    cr_assert_gt(n_refused, 0);
+    cr_assert(test_daemon_logged(&daemon, "no file descriptor left"));
+    while (n > 0)
+        close(local[--n]);
+    do { /* as soon as it has seen the ends */
+        local[0] = test_peer_local(&daemon);
+        cr_assert(test_peer_packet(local[0], &packet, NULL));
+        close(local[0]);
+    } while (packet.type == LOCAL_REFUSED);
+    struct test_peer peer;
+    test_peer_connect(&peer, &daemon);
+    test_peer_close(&peer);
+    assert_healthy(&daemon);
     test_daemon_end(&daemon);
 }
 

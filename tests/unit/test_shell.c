@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts of the shell that need no socket: the map against a plain array, the folder's lock, verdicts, JSON, metrics. */
+/* Parts of the shell that need no socket: the map against a plain array, the folder's lock, the log's limits, verdicts, JSON,
+ * metrics. */
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +12,7 @@
 #include <unistd.h>
 
 #include "daemon/shell/lock.h"
+#include "daemon/shell/log.h"
 #include "daemon/shell/map.h"
 #include "daemon/shell/report.h"
 
@@ -58,6 +61,72 @@ Test(lock, one_holder_a_folder_and_nothing_stays)
     lock_release(&second);
     cr_assert_eq(rmdir(sub), 0, "empty again");
     cr_assert_eq(rmdir(dir), 0);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ log */
+
+/* Standard error becomes a pipe; what was written is in text afterwards. */
+static int old_stderr, pipe_out;
+
+static void capture(void)
+{
+    int ends[2];
+    cr_assert_eq(pipe(ends), 0);
+    cr_assert_geq(fcntl(ends[1], F_SETPIPE_SZ, 1 << 20), 0);
+    cr_assert_eq(fcntl(ends[0], F_SETFL, O_NONBLOCK), 0);
+    old_stderr = dup(2);
+    dup2(ends[1], 2);
+    close(ends[1]);
+    pipe_out = ends[0];
+}
+
+static uint32_t captured(const char *part, char *text, size_t n_text)
+{
+    ssize_t n = read(pipe_out, text, n_text - 1);
+    uint32_t count = 0;
+    dup2(old_stderr, 2);
+    close(old_stderr);
+    close(pipe_out);
+    text[n > 0 ? n : 0] = 0;
+    for (const char *at = text; (at = strstr(at, part)); at++)
+        count++;
+    return count;
+}
+
+Test(log, repeats_are_limited_and_counted)
+{
+    static char text[200000];
+    log_init(LOG_LINE_INFO);
+    capture();
+    for (int i = 0; i < 350; i++)
+        log_line(LOG_LINE_WARNING, "rank %d sent nonsense", i);
+    log_line(LOG_LINE_INFO, "something else");
+    log_line(LOG_LINE_DEBUG, "not asked for");
+    log_flush();
+    cr_assert_eq(captured("warning: rank", text, sizeof text), 100);
+    cr_assert(strstr(text, "250 more lines like: rank 349 sent nonsense"), "%s", text);
+    cr_assert(strstr(text, "info: something else"));
+    cr_assert_not(strstr(text, "not asked for"));
+}
+
+Test(log, bytes_of_others_stay_one_line)
+{
+    static char text[4096];
+    log_init(LOG_LINE_INFO);
+    capture();
+    log_line(LOG_LINE_INFO, "job %s", "a\nb\x1b[2Jc\xc3\xa4");
+    cr_assert_eq(captured("\n", text, sizeof text), 1);
+    cr_assert(strstr(text, "job a?b?[2Jc\xc3\xa4\n"), "%s", text);
+}
+
+Test(log, a_pipe_that_nobody_reads_does_not_block)
+{
+    static char text[4096];
+    log_init(LOG_LINE_DEBUG);
+    capture();
+    for (int i = 0; i < 40000; i++) /* far more than the pipe holds */
+        log_line(LOG_LINE_DEBUG, "line %d", i);
+    cr_assert_gt(captured("line", text, sizeof text), 0);
 }
 
 /* ------------------------------------------------------------------------------------------------------------- verdicts */
