@@ -13,17 +13,28 @@
             return -ENOMEM;                                                                                            \
     } while (0)
 
+/* What the sum of a rank may be. In a pipeline the largest micro-batch, at best the mean one, counts `stages` times. */
+static u128 rank_target(const struct problem *pb)
+{
+    uint64_t n_mb = pb->n_micro_batches ? pb->n_micro_batches : 1;
+
+    if (pb->req->objective != POISE_OBJECTIVE_PIPELINE)
+        return pb->target;
+    return pb->target * n_mb / (n_mb + pb->stages - 1);
+}
+
 static void scale_costs(struct mover *mv)
 {
     const struct problem *pb = mv->pb;
+    u128 all = rank_target(pb);
     uint32_t shift = 0;
 
-    while (pb->cost_total >> shift >> SUM_BITS || pb->target >> shift >> SUM_BITS)
+    while (pb->cost_total >> shift >> SUM_BITS || all >> shift >> SUM_BITS)
         shift++;
     for (uint32_t u = 0; u < pb->n_units; u++)
         mv->cost[u] = pb->cost[u] >> shift;
     for (uint32_t r = 0; r < pb->n_ranks; r++) {
-        u128 target = pb->has_speeds ? pb->target * pb->speed[r] / 1000000u : pb->target;
+        u128 target = pb->has_speeds ? all * pb->speed[r] / 1000000u : all;
         mv->target[r] = target >> shift >> SUM_BITS ? (uint64_t)1 << SUM_BITS : (uint64_t)(target >> shift);
     }
 }

@@ -93,11 +93,11 @@ static int propose(struct problem *pb, place_fn *place, bool exempt, struct prop
     return 0;
 }
 
-/* About as good as `best`: at the target, or within the tolerance of it. */
+/* About as good as `best`: at the target, or within half the tolerance of it. */
 static bool is_near(const struct problem *pb, const struct proposal *p, u128 best)
 {
     return p->score.objective <= pb->target ||
-           p->score.objective <= best + best * pb->tolerance_ppm / 1000000u;
+           p->score.objective <= best + best * pb->tolerance_ppm / 2000000u;
 }
 
 static bool is_better(const struct problem *pb, const struct algorithm *algorithm, const struct proposal *a,
