@@ -140,13 +140,16 @@ static int take(struct poise *p, struct wire_message *msg, struct poise_err *err
     const struct wire_outcome *o = &msg->outcome;
     int rc = 0;
 
-    if (p->group_ended) /* ranks that say END ahead are answered for each step; the first answer is the end */
-        return err_set(err, -EALREADY, "the data has ended");
+    /* Ranks that say END ahead are answered for each step; the first answer is the end. */
+    if (p->group_ended || p->state == HANDLE_ABORTED)
+        return err_set(err, -EALREADY, "nothing is decided any more");
     pthread_mutex_lock(&p->lock);
     const struct step *record = handle_step(p, o->step);
     uint32_t n_samples = record ? record->n_samples : 0;
-    if (o->step != ledger_next_decide(p->ledger) || !record)
+    if (o->step != ledger_next_decide(p->ledger))
         rc = ledger_decide(p->ledger, msg, err); /* only says what is wrong */
+    else if (!record)
+        rc = err_set(err, -EINVAL, "step %llu was not submitted, or dropped", (unsigned long long)o->step);
     pthread_mutex_unlock(&p->lock);
     if (rc == 0 && o->kind == WIRE_OUTCOME_PLAN)
         rc = check_slice(p, o, n_samples, err);

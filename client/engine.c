@@ -90,7 +90,7 @@ static void fail_open(struct poise *p, uint64_t now_ms)
 {
     struct poise_err why;
 
-    if (p->state != HANDLE_OPENING || now_ms - p->opened_ms < p->settings.open_timeout_ms)
+    if (p->state != HANDLE_OPENING || now_ms < p->opened_ms + p->settings.open_timeout_ms)
         return;
     err_set(&why, -ETIMEDOUT,
             "job %s, group %s: not all of the %u ranks x %u replicas opened it within %llu ms (`poisectl status` shows who is "
@@ -107,7 +107,7 @@ static void fail_lost(struct poise *p, uint64_t now_ms)
     struct poise_err why;
 
     if (p->state == HANDLE_OPENING || p->state == HANDLE_ABORTED || p->lost_ms == 0 || p->group_ended ||
-        now_ms - p->lost_ms < p->settings.node_timeout_ms)
+        now_ms < p->lost_ms + p->settings.node_timeout_ms)
         return;
     err_set(&why, -ESHUTDOWN, "poised on this node is gone for %llu ms (node_timeout_ms): %s",
             (unsigned long long)(now_ms - p->lost_ms),

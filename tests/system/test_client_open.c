@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening that must fail in time and say why, and what a handle leaves behind. */
+#include <criterion/criterion.h>
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "daemon.h"
+#include "ranks.h"
+
+static struct test_daemon daemon_;
+static struct board *board;
+
+static void begin(void)
+{
+    board = board_new();
+    test_daemon_start(&daemon_, NULL);
+}
+
+static void end(void)
+{
+    test_daemon_end(&daemon_);
+    board_free(board);
+}
+
+TestSuite(client_open, .init = begin, .fini = end);
+
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static uint32_t n_entries(const char *path)
+{
+    DIR *dir = opendir(path);
+    uint32_t n = 0;
+
+    while (dir && readdir(dir))
+        n++;
+    if (dir)
+        closedir(dir);
+    return n;
+}
+
+/* Mappings of memfds: arenas and control segments of this process and of peers. */
+static uint32_t n_maps(void)
+{
+    FILE *file = fopen("/proc/self/maps", "r");
+    char line[512];
+    uint32_t n = 0;
+
+    while (file && fgets(line, sizeof line, file))
+        n += strstr(line, "memfd:") != NULL;
+    if (file)
+        fclose(file);
+    return n;
+}
+
+/* In a process: opening fails with that code within some time, naming all words, and leaves nothing. */
+static void expect_open(struct poise_options opt, int code, uint64_t within_ms, const char *first, const char *second)
+{
+    uint32_t fds = n_entries("/proc/self/fd"), threads = n_entries("/proc/self/task"), maps = n_maps();
+    uint64_t begin_ms = now_ms();
+    struct poise *p = (struct poise *)&p;
+    struct poise_err err = {0};
+    int rc = poise_open(&opt, &p, &err);
+
+    EXPECT(rc == code && err.code == code, "%d (%d) instead of %d: %s", rc, err.code, code, err.text);
+    EXPECT(p == (struct poise *)&p, "the output was touched");
+    EXPECT(strstr(err.text, first) && strstr(err.text, second), "\"%s\" does not say \"%s\" and \"%s\"", err.text, first, second);
+    EXPECT(now_ms() - begin_ms <= within_ms, "it took %d ms", (int)(now_ms() - begin_ms));
+    EXPECT(n_entries("/proc/self/fd") == fds, "%u descriptors instead of %u", n_entries("/proc/self/fd"), fds);
+    EXPECT(n_entries("/proc/self/task") == threads, "threads are left");
+    EXPECT(n_maps() == maps, "%u memfds are mapped", n_maps());
+}
+
+static int absent(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "absent");
+
+    opt.socket_dir = "/nonexistent/poise";
+    opt.daemon_timeout_ms = 300;
+    expect_open(opt, -ECONNREFUSED, 1500, "/nonexistent/poise/local.sock", "start `poised --socket-dir");
+    return 0;
+}
+
+Test(client_open, an_absent_daemon_is_an_error_that_says_to_start_it)
+{
+    ranks_run(1, daemon_.dir, board, absent, NULL);
+}
+
+/* The folder may not be searched: what systemd's RuntimeDirectoryMode would do to other users. */
+static int not_permitted(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "permission");
+
+    EXPECT(setgid(54321) == 0 && setuid(54321) == 0, "setuid");
+    expect_open(opt, -EACCES, 2000, "local.sock", "54321");
+    return 0;
+}
+
+Test(client_open, a_socket_that_may_not_be_opened_is_named)
+{
+    if (getuid() != 0)
+        return; /* only root can become somebody else */
+    cr_assert_eq(chmod(daemon_.dir, 0700), 0);
+    ranks_run(1, daemon_.dir, board, not_permitted, NULL);
+    cr_assert_eq(chmod(daemon_.dir, 0755), 0);
+}
+
+static int stopped_daemon(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "stopped");
+
+    opt.daemon_timeout_ms = 300;
+    expect_open(opt, -ETIMEDOUT, 2000, "does not answer", "poised");
+    return 0;
+}
+
+Test(client_open, a_daemon_that_does_not_answer_is_no_hang)
+{
+    cr_assert_eq(kill(daemon_.pid, SIGSTOP), 0);
+    ranks_run(1, daemon_.dir, board, stopped_daemon, NULL);
+    cr_assert_eq(kill(daemon_.pid, SIGCONT), 0);
+}
+
+static int alone(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "alone");
+
+    opt.n_ranks = 3;
+    opt.open_timeout_ms = 300;
+    expect_open(opt, -ETIMEDOUT, 2000, "job alone", "3 ranks");
+    return 0;
+}
+
+Test(client_open, peers_that_never_come)
+{
+    ranks_run(1, daemon_.dir, board, alone, NULL);
+}
+
+static int differ(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "differ");
+
+    opt.micro_batch_size = c->rank == 2 ? 4 : 2;
+    expect_open(opt, -EINVAL, 5000, "micro_batch_size", "rank 2");
+    return 0;
+}
+
+Test(client_open, options_that_differ_fail_on_every_rank_naming_both)
+{
+    ranks_run(3, daemon_.dir, board, differ, NULL);
+}
+
+static int n_differs(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "n");
+
+    opt.n_ranks = c->rank == 1 ? 3 : 2;
+    expect_open(opt, -EINVAL, 5000, "2", "3");
+    return 0;
+}
+
+Test(client_open, numbers_of_ranks_that_differ)
+{
+    ranks_run(2, daemon_.dir, board, n_differs, NULL);
+}
+
+static int bad_name(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "job-\xff");
+
+    expect_open(opt, -EINVAL, 1000, "job", "UTF-8");
+    return 0;
+}
+
+Test(client_open, a_name_that_cannot_be_sent_is_refused_here)
+{
+    ranks_run(1, daemon_.dir, board, bad_name, NULL);
+}
+
+/* ------------------------------------------------------------------------------------------------------------ left behind */
+
+static int open_and_close(const struct rank_context *c)
+{
+    struct poise_err err;
+    uint32_t fds = 0, maps = 0, threads = 0;
+
+    for (int round = 0; round < 4; round++) {
+        char job[32];
+        snprintf(job, sizeof job, "round-%d", round);
+        struct poise_options opt = rank_options(c, job);
+        struct poise *p = rank_open(&opt);
+        load_declare(p, 0);
+        for (uint64_t step = 0; step < 3; step++) {
+            EXPECT(load_submit(p, step, c->rank, 6, LOAD_IN_ARENA, &err) == 0, "%s", err.text);
+            load_read(p, 0, step, NULL);
+        }
+        rank_close(p);
+        if (round == 0) { /* the first one loads what the C library keeps */
+            fds = n_entries("/proc/self/fd");
+            maps = n_maps();
+            threads = n_entries("/proc/self/task");
+        }
+    }
+    EXPECT(n_entries("/proc/self/fd") == fds, "%u descriptors instead of %u", n_entries("/proc/self/fd"), fds);
+    EXPECT(n_maps() == maps && maps == 0, "%u memfds are mapped", n_maps());
+    EXPECT(n_entries("/proc/self/task") == threads && threads == 3, "%u threads", n_entries("/proc/self/task") - 2);
+    return 0;
+}
+
+Test(client_open, a_closed_handle_leaves_nothing)
+{
+    ranks_run(3, daemon_.dir, board, open_and_close, NULL);
+}
+
+static int two_handles(const struct rank_context *c)
+{
+    struct poise_options opt[2] = {rank_options(c, "handles"), rank_options(c, "handles")};
+    struct poise *p[2];
+    struct poise_err err;
+
+    opt[1].group = "other";
+    for (int i = 0; i < 2; i++) {
+        p[i] = rank_open(&opt[i]);
+        load_declare(p[i], 0);
+    }
+    for (uint64_t step = 0; step < 4; step++) {
+        for (int i = 0; i < 2; i++)
+            EXPECT(load_submit(p[i], step, c->rank, 4, 0, &err) == 0, "%s", err.text);
+        for (int i = 1; i >= 0; i--)
+            load_read(p[i], 0, step, NULL);
+    }
+    rank_close(p[0]);
+    rank_close(p[1]);
+    return 0;
+}
+
+Test(client_open, two_groups_of_a_job_do_not_meet)
+{
+    ranks_run(2, daemon_.dir, board, two_handles, NULL);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------- fork */
+
+static int fork_worker(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "fork");
+    struct poise *p = rank_open(&opt);
+    const struct poise_batch *batch;
+    struct poise_err err;
+    struct poise_note note;
+
+    load_declare(p, 0);
+    EXPECT(load_submit(p, 0, c->rank, 4, 0, &err) == 0, "%s", err.text);
+    EXPECT(poise_next(p, 0, -1, &batch, &err) == 0, "%s", err.text);
+    pid_t pid = fork();
+    if (pid == 0) {
+        const struct poise_batch *other;
+        struct poise_stats stats;
+        struct poise *own;
+        EXPECT(poise_next(p, 0, -1, &other, &err) == -EPERM && strstr(err.text, "child"), "%s", err.text);
+        EXPECT(poise_submit(p, 1, NULL, 0, 0, -1, &err) == -EPERM, "submit");
+        EXPECT(poise_fail(p, 1, "x", -1, &err) == -EPERM, "fail");
+        EXPECT(poise_end(p, 1, -1, &err) == -EPERM, "end");
+        EXPECT(poise_declare(p, NULL, 0, 0, &err) == -EPERM, "declare");
+        EXPECT(poise_discard(p, &err) == -EPERM, "discard");
+        EXPECT(poise_report(p, 0, 1, &err) == -EPERM, "report");
+        EXPECT(poise_stats(p, &stats, sizeof stats) == -EPERM, "stats");
+        EXPECT(poise_notice(p, &note, sizeof note) == -EPERM, "notice");
+        poise_interrupt(p);
+        poise_release(batch);
+        EXPECT(poise_close(p, &err) == -EPERM, "close");
+        EXPECT(n_maps() == 0, "%u memfds are mapped in the child", n_maps());
+        opt = rank_options(c, "fork");
+        opt.group = "child";
+        opt.n_ranks = 1;
+        opt.rank = 0;
+        opt.job = c->rank ? "child-1" : "child-0";
+        own = rank_open(&opt); /* a handle of its own is fine */
+        rank_close(own);
+        _exit(0);
+    }
+    int status;
+    EXPECT(waitpid(pid, &status, 0) == pid && status == 0, "the child ended with %x", status);
+    load_check(batch, NULL); /* the child's release did not touch it */
+    uint32_t n = batch->n_micro_batches;
+    poise_release(batch);
+    for (uint32_t i = 1; i < n; i++) {
+        EXPECT(poise_next(p, 0, -1, &batch, &err) == 0, "%s", err.text);
+        poise_release(batch);
+    }
+    rank_close(p);
+    return 0;
+}
+
+Test(client_open, a_child_of_a_fork_may_not_use_the_handle)
+{
+    ranks_run(2, daemon_.dir, board, fork_worker, NULL);
+}
+
+/* -------------------------------------------------------------------------------------------------------------- interrupt */
+
+static struct poise *handle;
+
+static void on_signal(int signal)
+{
+    (void)signal;
+    poise_interrupt(handle);
+}
+
+static int interrupt(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "interrupt");
+    const struct poise_batch *batch;
+    struct poise_err err;
+    struct poise *p = handle = rank_open(&opt);
+    const struct timespec delay = {.tv_nsec = 50000000};
+    const struct itimerspec once = {.it_value = delay};
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
+    timer_t timer;
+
+    signal(SIGUSR1, on_signal);
+    EXPECT(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0 && timer_settime(timer, 0, &once, NULL) == 0, "timer");
+    EXPECT(poise_next(p, 0, -1, &batch, &err) == -EINTR && strstr(err.text, "poise_interrupt"), "%s", err.text);
+    poise_interrupt(p); /* nobody waits: the next wait takes it */
+    EXPECT(poise_next(p, 0, -1, &batch, &err) == -EINTR, "%s", err.text);
+    EXPECT(poise_next(p, 0, 20, &batch, &err) == -ETIMEDOUT, "%s", err.text);
+    EXPECT(poise_submit(p, 0, NULL, 0, 0, -1, &err) == 0 && poise_submit(p, 1, NULL, 0, 0, -1, &err) == 0, "%s", err.text);
+    EXPECT(poise_submit(p, 2, NULL, 0, 0, -1, &err) == 0, "%s", err.text);
+    EXPECT(timer_settime(timer, 0, &once, NULL) == 0, "timer");
+    EXPECT(poise_submit(p, 3, NULL, 0, 0, -1, &err) == -EINTR, "%s", err.text);
+    timer_delete(timer);
+    rank_close(p);
+    return 0;
+}
+
+Test(client_open, an_interrupt_ends_waits)
+{
+    ranks_run(1, daemon_.dir, board, interrupt, NULL);
+}
