@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A table of sizes from a file that somebody else wrote. What makes the whole file unusable (a directory, a Parquet file, no
- * header, a quote that swallows the rest) is an error with its line; what spoils one row is said of that row, and the next
- * one is read. The file is held in memory and its fields are unquoted in place: a size list is small, and a pipe works too.
+ * A table of sizes from a file that somebody else wrote. What makes the whole file unusable (a directory, a Parquet
+ * file, no header, a quote that swallows the rest) is an error with its line; what spoils one row is said of that row,
+ * and the next one is read. The file is held in memory and its fields are unquoted in place: a size list is small, and
+ * a pipe works too.
  */
 #include "client/ctl/csv.h"
 
@@ -23,7 +24,8 @@
 #define MOST_BYTES (2ull << 30) /* 40 million rows: more is not a list of sizes but a data set */
 #define MOST_COLUMNS 4096u      /* more is not a header */
 
-/* ------------------------------------------------------------------------------------------------------------ the file */
+/* ------------------------------------------------------------------------------------------------------------ the file
+ */
 
 /* What people pass by mistake, by its first bytes. NULL: not known. */
 static const char *known_binary(const char *text, size_t n)
@@ -95,7 +97,8 @@ static int read_all(struct csv *csv, int fd, struct poise_err *err)
     if (n >= 3 && !memcmp(csv->text, "\xef\xbb\xbf", 3)) /* a byte order mark, as spreadsheets write it */
         csv->at += 3;
     csv->next_line = 1;
-    return csv->at < csv->end ? 0 : err_set(err, -EINVAL, "%s is empty: a header and a row a sample are needed", csv->path);
+    return csv->at < csv->end ? 0
+                              : err_set(err, -EINVAL, "%s is empty: a header and a row a sample are needed", csv->path);
 }
 
 static int read_file(struct csv *csv, struct poise_err *err)
@@ -113,7 +116,8 @@ static int read_file(struct csv *csv, struct poise_err *err)
     return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------------------- one row */
+/* ------------------------------------------------------------------------------------------------------------- one row
+ */
 
 static bool at_line_end(const struct csv *csv)
 {
@@ -211,11 +215,13 @@ int csv_next(struct csv *csv, struct poise_err *err)
     for (uint32_t i = (uint32_t)n; i < csv->n_columns; i++)
         csv->field[i] = csv->end; /* "" */
     if (n != csv->n_columns)
-        snprintf(csv->problem, sizeof csv->problem, "has %s fields than the header", n < csv->n_columns ? "fewer" : "more");
+        snprintf(csv->problem, sizeof csv->problem, "has %s fields than the header",
+                 n < csv->n_columns ? "fewer" : "more");
     return 1;
 }
 
-/* ---------------------------------------------------------------------------------------------------------- the header */
+/* ---------------------------------------------------------------------------------------------------------- the header
+ */
 
 /* A comma, unless the first line has none outside quotes and does have a tab or semicolon. */
 static char find_delimiter(const struct csv *csv)

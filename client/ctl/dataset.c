@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads sizes of samples. A row that cannot be used is left out, counted, and named by its line and what is wrong with it,
- * never bent to fit: real files have images that a processor refuses, empty cells and NaN.
+ * Reads sizes of samples. A row that cannot be used is left out, counted, and named by its line and what is wrong with
+ * it, never bent to fit: real files have images that a processor refuses, empty cells and NaN.
  */
 #include "client/ctl/dataset.h"
 
@@ -23,7 +23,7 @@
 #define MOST_SECONDS 1e7         /* 115 days */
 #define MOST_TILES 1e6
 #define MOST_BYTES 1e15
-#define NTSC_A_SECOND 29.97      /* where a file has no column fps */
+#define NTSC_A_SECOND 29.97 /* where a file has no column fps */
 
 struct reader {
     struct csv csv;
@@ -51,7 +51,8 @@ void dataset_leave_out(struct dataset *data, uint64_t line, const char *reason)
     data->left_out[i].n++;
 }
 
-/* ------------------------------------------------------------------------------------------------------- one row's values */
+/* ------------------------------------------------------------------------------------------------------- one row's
+ * values */
 
 /* A failure of a row: -EBADMSG, and the reason in text. Its size is that of a reason. */
 static int bad_row(char *text, const char *column, const char *what)
@@ -214,7 +215,8 @@ static int read_row(struct reader *reader, struct dataset_row *row, char *text)
     return read_length(reader, row, text);
 }
 
-/* -------------------------------------------------------------------------------------------------------------- the file */
+/* -------------------------------------------------------------------------------------------------------------- the
+ * file */
 
 static int add_row(struct reader *reader, struct poise_err *err)
 {
@@ -227,13 +229,15 @@ static int add_row(struct reader *reader, struct poise_err *err)
         uint64_t room = reader->n_row_room ? reader->n_row_room * 2 : 1024;
         struct dataset_row *rows = realloc(data->rows, room * sizeof *rows);
         if (!rows)
-            return err_set(err, -ENOMEM, "%s: no memory for more than %" PRIu64 " rows", reader->csv.path, data->n_rows);
+            return err_set(err, -ENOMEM, "%s: no memory for more than %" PRIu64 " rows", reader->csv.path,
+                           data->n_rows);
         data->rows = rows;
         reader->n_row_room = room;
     }
     rc = reader->csv.problem[0] ? bad_row(text, "", reader->csv.problem) : read_row(reader, &row, text);
     if (rc == -ENOMEM)
-        return err_set(err, -ENOMEM, "%s: no memory for more than %" PRIu64 " images", reader->csv.path, data->n_images);
+        return err_set(err, -ENOMEM, "%s: no memory for more than %" PRIu64 " images", reader->csv.path,
+                       data->n_images);
     if (rc < 0) {
         data->n_images = row.first_image;
         dataset_leave_out(data, row.line, text);
@@ -262,8 +266,8 @@ static int read_rows(struct reader *reader, struct poise_err *err)
     if (rc == 0 && data->n_read == 0)
         rc = err_set(err, -EINVAL, "%s has a header and no row", reader->csv.path);
     if (rc == 0 && data->n_rows == 0)
-        rc = err_set(err, -EINVAL, "%s: none of its %" PRIu64 " rows can be used. Line %" PRIu64 ": %s", reader->csv.path,
-                     data->n_read, data->left_out[0].line[0], data->left_out[0].reason);
+        rc = err_set(err, -EINVAL, "%s: none of its %" PRIu64 " rows can be used. Line %" PRIu64 ": %s",
+                     reader->csv.path, data->n_read, data->left_out[0].line[0], data->left_out[0].reason);
     return rc;
 }
 

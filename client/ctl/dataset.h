@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sizes of training samples from a CSV file, and what they become in a model: lengths and attention by phase, bytes. Six
- * kinds of files are known by their columns; --columns names columns that are called otherwise. Pure after reading.
+ * Sizes of training samples from a CSV file, and what they become in a model: lengths and attention by phase, bytes.
+ * Six kinds of files are known by their columns; --columns names columns that are called otherwise. Pure after reading.
  */
 #ifndef POISE_CTL_DATASET_H
 #define POISE_CTL_DATASET_H
@@ -27,10 +27,10 @@ struct dataset_row {
     uint64_t line;
     uint64_t first_image;
     uint32_t n_images;
-    uint32_t frames; /* video: of the file */
-    uint64_t length; /* given as such; tokens of kind DATASET_TILES, vision included */
-    uint64_t text;   /* tokens of text */
-    uint64_t bytes;  /* given; 0: from the sizes */
+    uint32_t frames;   /* video: of the file */
+    uint64_t length;   /* given as such; tokens of kind DATASET_TILES, vision included */
+    uint64_t text;     /* tokens of text */
+    uint64_t bytes;    /* given; 0: from the sizes */
     double per_second; /* video: frames a second */
     double seconds;
     uint32_t tiles;
@@ -72,7 +72,7 @@ void dataset_leave_out(struct dataset *data, uint64_t line, const char *reason);
 
 enum dataset_size { DATASET_VISION, DATASET_TOKENS, DATASET_SOUND, DATASET_PLAIN, DATASET_N_SIZES };
 
-struct dataset_rule { /* how a model cuts what it sees */
+struct dataset_rule {    /* how a model cuts what it sees */
     uint64_t max_pixels; /* of an image, as Qwen2-VL resizes it */
     bool tiles;          /* InternVL's tiles of 448 pixels instead of patches */
     uint32_t max_tiles;  /* of an image, without its thumbnail */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds out what a file's columns say: by their usual names, or by --columns ROLE=COLUMN. The kind of file follows from the
- * roles that were named, else from the richest set of columns that is there.
+ * Finds out what a file's columns say: by their usual names, or by --columns ROLE=COLUMN. The kind of file follows from
+ * the roles that were named, else from the richest set of columns that is there.
  */
 #include "client/ctl/dataset_columns.h"
 
@@ -73,7 +73,8 @@ static int assign(const struct csv *csv, char *word, struct columns *columns, st
     int r = 0, n = 0;
 
     if (!name || !name[1])
-        return err_set(err, -EINVAL, "--columns %.60s: must be WHAT=COLUMN, as length=tokens, separated by commas", word);
+        return err_set(err, -EINVAL, "--columns %.60s: must be WHAT=COLUMN, as length=tokens, separated by commas",
+                       word);
     *name++ = 0;
     while (r < N_ROLES && strcmp(roles[r].name, word) != 0)
         r++;
@@ -153,9 +154,11 @@ static int find_kind(const struct csv *csv, struct columns *columns, const bool 
     }
     if (best >= 0)
         return 0;
-    return err_set(err, -EINVAL, "%s: no columns that say sizes. Needed is one of: length; width and height; image_sizes; "
-                                 "frames, width and height; tiles and tokens; seconds. It has: %s. Name them: --columns "
-                                 "length=COLUMN", csv->path, csv_list(csv, list, sizeof list));
+    return err_set(err, -EINVAL,
+                   "%s: no columns that say sizes. Needed is one of: length; width and height; image_sizes; "
+                   "frames, width and height; tiles and tokens; seconds. It has: %s. Name them: --columns "
+                   "length=COLUMN",
+                   csv->path, csv_list(csv, list, sizeof list));
 }
 
 int columns_find(const struct csv *csv, const char *option, struct columns *ret_columns, struct poise_err *err)
@@ -189,7 +192,8 @@ void columns_text(const struct csv *csv, const struct columns *columns, char *te
     while (kinds[k].kind != columns->kind)
         k++;
     for (int i = 0; i < N_NEEDS && kinds[k].needs[i] >= 0 && n < n_text; i++)
-        n += (size_t)snprintf(text + n, n_text - n, "%s%.40s", i ? ", " : "", csv->column[columns->at[kinds[k].needs[i]]]);
+        n += (size_t)snprintf(text + n, n_text - n, "%s%.40s", i ? ", " : "",
+                              csv->column[columns->at[kinds[k].needs[i]]]);
     for (uint32_t i = 0; i < columns->n_text && n < n_text; i++)
         n += (size_t)snprintf(text + n, n_text - n, "%s%.40s", i ? " + " : ", ", csv->column[columns->text[i]]);
     if (columns->at[BYTES] >= 0 && n < n_text)

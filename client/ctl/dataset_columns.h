@@ -10,7 +10,7 @@ enum role { LENGTH, WIDTH, HEIGHT, IMAGE_SIZES, FRAMES, PER_SECOND, TILES, TOKEN
 #define TEXT_COLUMNS 4 /* that are summed: question, answer ... */
 
 struct columns {
-    int at[N_ROLES];       /* index in the file; -1: none */
+    int at[N_ROLES];        /* index in the file; -1: none */
     int text[TEXT_COLUMNS]; /* all columns of TEXT */
     uint32_t n_text;
     enum dataset_kind kind;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From the size of an image, video or sound to sequence lengths: the rules of Qwen2-VL (patches, in sizes.c), of InternVL
- * (tiles) and of Whisper (positions). What a row has been accepted for when it was read cannot fail here.
+ * From the size of an image, video or sound to sequence lengths: the rules of Qwen2-VL (patches, in sizes.c), of
+ * InternVL (tiles) and of Whisper (positions). What a row has been accepted for when it was read cannot fail here.
  */
 #include "client/ctl/dataset.h"
 
@@ -9,22 +9,22 @@
 
 #include "client/ctl/sizes.h"
 
-#define SQUARE (28u * 28u)                /* pixels of a token */
+#define SQUARE (28u * 28u) /* pixels of a token */
 #define VIDEO_FRAMES_A_SECOND 2.0
 #define VIDEO_FRAMES_LEAST 4u
 #define VIDEO_FRAMES_MOST 768u
-#define VIDEO_FRAME_PIXELS (768.0 * SQUARE)      /* of one frame, at most */
-#define VIDEO_PIXELS (24576.0 * SQUARE)          /* of all frames of a video, two frames to a slice */
+#define VIDEO_FRAME_PIXELS (768.0 * SQUARE)       /* of one frame, at most */
+#define VIDEO_PIXELS (24576.0 * SQUARE)           /* of all frames of a video, two frames to a slice */
 #define VIDEO_FRAME_FLOOR (1.05 * 128.0 * SQUARE) /* the limit of a frame is never below */
-#define TILE 448u                         /* pixels a side */
+#define TILE 448u                                 /* pixels a side */
 #define TILE_TOKENS 256u
-#define SOUND_A_SECOND 50.0               /* positions: 100 mel frames a second, halved once; the LLM sees half of them */
-#define SOUND_WINDOW 1500u                /* positions that attend to each other: 30 s */
-#define PATCH_BYTES 2352u                 /* 2 temporal x 3 colours x 14 x 14 values of 16 bits */
+#define SOUND_A_SECOND 50.0 /* positions: 100 mel frames a second, halved once; the LLM sees half of them */
+#define SOUND_WINDOW 1500u  /* positions that attend to each other: 30 s */
+#define PATCH_BYTES 2352u   /* 2 temporal x 3 colours x 14 x 14 values of 16 bits */
 #define TILE_BYTES (3u * TILE * TILE * 2u)
-#define GRID_BYTES 24u                    /* three integers of 64 bits an image or video */
-#define TOKEN_BYTES 24u                   /* id, label and mask, 64 bits each */
-#define SOUND_BYTES 512u                  /* a position: two frames of 128 mel bins of 16 bits */
+#define GRID_BYTES 24u   /* three integers of 64 bits an image or video */
+#define TOKEN_BYTES 24u  /* id, label and mask, 64 bits each */
+#define SOUND_BYTES 512u /* a position: two frames of 128 mel bins of 16 bits */
 
 uint32_t dataset_tiles(uint32_t width, uint32_t height, uint32_t max_tiles)
 {
@@ -32,7 +32,8 @@ uint32_t dataset_tiles(uint32_t width, uint32_t height, uint32_t max_tiles)
     double best = INFINITY;
     uint32_t tiles = 1;
 
-    /* In the order of the original: by number of tiles, then columns; a later one of equal ratio wins if the image fills it. */
+    /* In the order of the original: by number of tiles, then columns; a later one of equal ratio wins if the image
+     * fills it. */
     for (uint32_t n = 1; n <= max_tiles; n++)
         for (uint32_t columns = 1; columns <= n; columns++) {
             double off;
@@ -82,7 +83,8 @@ static void add_images(const struct dataset *data, const struct dataset_row *row
         sizes->attention[DATASET_VISION] += attention;
         sizes->length[DATASET_TOKENS] += (rule->tiles ? length * TILE_TOKENS : length / 4) + SIZES_IMAGE_MARKERS;
     }
-    sizes->bytes = sizes->length[DATASET_VISION] * (rule->tiles ? TILE_BYTES : PATCH_BYTES) + row->n_images * GRID_BYTES;
+    sizes->bytes =
+        sizes->length[DATASET_VISION] * (rule->tiles ? TILE_BYTES : PATCH_BYTES) + row->n_images * GRID_BYTES;
 }
 
 /* Two frames are one slice, and attention stays inside a slice. InternVL takes each frame as a tile of its own. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes the report beside its destination and renames it, so that a reader never sees half of it and a full disk leaves the
- * older one alone. A destination that is no regular file (a pipe, /dev/stdout) is written to directly: renaming would replace
- * the device.
+ * Writes the report beside its destination and renames it, so that a reader never sees half of it and a full disk
+ * leaves the older one alone. A destination that is no regular file (a pipe, /dev/stdout) is written to directly:
+ * renaming would replace the device.
  */
 #include "client/ctl/report.h"
 

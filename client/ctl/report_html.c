@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The report's text: the answer first, then the pictures that show why, then every number. All that comes from the user (path,
- * names of columns) is escaped.
+ * The report's text: the answer first, then the pictures that show why, then every number. All that comes from the user
+ * (path, names of columns) is escaped.
  */
 #include "client/ctl/report.h"
 
@@ -46,8 +46,10 @@ static void put_head(FILE *out, const struct simulate *sim)
     report_text(out, file_name(sim->path));
     fprintf(out, "</title>\n<style>%s</style>\n<main>\n<h1>What balancing would do for ", report_style);
     report_text(out, file_name(sim->path));
-    fprintf(out, "</h1>\n<p class='lead'>%u ranks, %u samples each, %u random global batches, planned as poised plans them; "
-                 "cost ", sim->setup.n_ranks, sim->setup.per_rank, sim->setup.n_batches);
+    fprintf(out,
+            "</h1>\n<p class='lead'>%u ranks, %u samples each, %u random global batches, planned as poised plans them; "
+            "cost ",
+            sim->setup.n_ranks, sim->setup.per_rank, sim->setup.n_batches);
     report_text(out, sim->cost.name);
     fprintf(out, ". Times are predicted from that cost, not measured.</p>\n");
 }
@@ -73,9 +75,10 @@ static void put_verdict(FILE *out, const struct simulate *sim)
              100 * sim->fixed);
     put_tile(out, value, text);
     snprintf(value, sizeof value, "%.2f &rarr; %.3f", chosen->imbalance_before, chosen->imbalance_after);
-    put_tile(out, value, sim->setup.objective == POISE_OBJECTIVE_STEP
-                             ? "the slowest rank over the mean rank, before and after"
-                             : "the step over the mean rank&rsquo;s compute, before and after");
+    put_tile(out, value,
+             sim->setup.objective == POISE_OBJECTIVE_STEP
+                 ? "the slowest rank over the mean rank, before and after"
+                 : "the step over the mean rank&rsquo;s compute, before and after");
     snprintf(value, sizeof value, "%.1f %%", 100 * chosen->moved);
     snprintf(text, sizeof text, "of the bytes change rank; no plan that good can do with less than %.1f %%",
              100 * chosen->floor);
@@ -93,7 +96,8 @@ static void put_pictures(FILE *out, const struct simulate *sim)
         fprintf(out, "<figcaption>One typical batch. %s%s</figcaption></figure>\n",
                 sim->setup.objective == POISE_OBJECTIVE_STEP
                     ? "Every rank waits for the tallest bar; all at the dashed line would be perfect."
-                    : "A bar is a rank&rsquo;s whole step; that ranks also wait inside of it is not shown here, but counted "
+                    : "A bar is a rank&rsquo;s whole step; that ranks also wait inside of it is not shown here, but "
+                      "counted "
                       "in all figures.",
                 sim->loads.n_ranks > 128 ? " Of the ranks, sorted by load, 128 are drawn." : "");
     }
@@ -103,8 +107,10 @@ static void put_pictures(FILE *out, const struct simulate *sim)
                  "these rules; the axis is logarithmic.</figcaption></figure>\n"
                  "<h2>What the balance costs in bytes</h2>\n<figure>\n");
     report_bytes(out, sim);
-    fprintf(out, "<figcaption>Down and to the left is better. The green line is the least that must move to come within "
-                 "%.4g %% of the bound, were samples divisible.</figcaption></figure>\n", sim->setup.tolerance_ppm / 1e4);
+    fprintf(out,
+            "<figcaption>Down and to the left is better. The green line is the least that must move to come within "
+            "%.4g %% of the bound, were samples divisible.</figcaption></figure>\n",
+            sim->setup.tolerance_ppm / 1e4);
 }
 
 /* A name that may break after its underscores. */
@@ -126,8 +132,9 @@ static void put_row(FILE *out, const struct simulate *sim, const struct simulate
         fprintf(out, "</small></td></tr>\n");
         return;
     }
-    fprintf(out, "</td><td>%.3f &rarr; %.3f</td><td>%.3g %%</td><td>%.2f&times;</td><td>%.1f %%</td>", result->imbalance_before,
-            result->imbalance_after, 100 * result->gap, simulate_speedup(result, sim->fixed), 100 * result->moved);
+    fprintf(out, "</td><td>%.3f &rarr; %.3f</td><td>%.3g %%</td><td>%.2f&times;</td><td>%.1f %%</td>",
+            result->imbalance_before, result->imbalance_after, 100 * result->gap, simulate_speedup(result, sim->fixed),
+            100 * result->moved);
     if (sim->setup.n_nodes > 1)
         fprintf(out, "<td>%.1f %%</td>", 100 * result->between);
     fprintf(out, "<td>%" PRIu64 " &rarr; %" PRIu64 "</td><td>%.1f &rarr; %.1f</td><td>%.3f</td></tr>\n",
@@ -137,32 +144,41 @@ static void put_row(FILE *out, const struct simulate *sim, const struct simulate
 
 static void put_table(FILE *out, const struct simulate *sim)
 {
-    fprintf(out, "<h2>Every number</h2>\n<div class='scroll'><table>\n<tr><th>algorithm</th><th>%s</th>"
-                 "<th>gap to<br>the bound</th><th>predicted<br>speed-up</th><th>bytes<br>moved</th>",
+    fprintf(out,
+            "<h2>Every number</h2>\n<div class='scroll'><table>\n<tr><th>algorithm</th><th>%s</th>"
+            "<th>gap to<br>the bound</th><th>predicted<br>speed-up</th><th>bytes<br>moved</th>",
             sim->setup.objective == POISE_OBJECTIVE_STEP ? "largest/mean" : "step/mean");
     if (sim->setup.n_nodes > 1)
         fprintf(out, "<th>between<br>nodes</th>");
-    fprintf(out, "<th>%s, largest<br>micro-batch</th><th>micro-batches<br>without a phase</th><th>planning<br>ms</th>"
-                 "</tr>\n", sim->cost.unit[sim->cost.n_phases - 1]);
+    fprintf(out,
+            "<th>%s, largest<br>micro-batch</th><th>micro-batches<br>without a phase</th><th>planning<br>ms</th>"
+            "</tr>\n",
+            sim->cost.unit[sim->cost.n_phases - 1]);
     for (uint32_t i = 0; i < sim->n_results; i++)
         put_row(out, sim, &sim->result[i]);
-    fprintf(out, "</table></div>\n<p class='note'>Means over the batches; planning time is their median, micro-batch sizes "
-                 "are the largest of all batches. Algorithms whose name begins with post_, and karmarkar_karp, are there "
-                 "for comparison.</p>\n");
+    fprintf(out,
+            "</table></div>\n<p class='note'>Means over the batches; planning time is their median, micro-batch sizes "
+            "are the largest of all batches. Algorithms whose name begins with post_, and karmarkar_karp, are there "
+            "for comparison.</p>\n");
 }
 
 static void put_limits(FILE *out, const struct simulate *sim)
 {
     const struct simulate_limits *limits = &sim->advice.limits;
 
-    fprintf(out, "<h2>What limits</h2>\n<p>The largest sample of a batch costs %.2f times a rank&rsquo;s whole share on "
-                 "average. ", limits->largest_mean);
+    fprintf(out,
+            "<h2>What limits</h2>\n<p>The largest sample of a batch costs %.2f times a rank&rsquo;s whole share on "
+            "average. ",
+            limits->largest_mean);
     if (limits->n_giant)
-        fprintf(out, "In %u of %u batches one sample alone is more than that share: %.2f times it on average, %.2f at most. "
-                     "No exchange of whole samples can even that out. ", limits->n_giant, sim->setup.n_batches,
-                limits->giant_mean, limits->giant_most);
-    fprintf(out, "No plan can be below %.3f times the mean under these rules. A list of sizes does not show the loader: if "
-                 "poisectl status says loader-bound, balancing cannot help.</p>\n", limits->bound);
+        fprintf(out,
+                "In %u of %u batches one sample alone is more than that share: %.2f times it on average, %.2f at most. "
+                "No exchange of whole samples can even that out. ",
+                limits->n_giant, sim->setup.n_batches, limits->giant_mean, limits->giant_most);
+    fprintf(out,
+            "No plan can be below %.3f times the mean under these rules. A list of sizes does not show the loader: if "
+            "poisectl status says loader-bound, balancing cannot help.</p>\n",
+            limits->bound);
 }
 
 static void put_helps(FILE *out, const struct simulate *sim)
@@ -171,8 +187,9 @@ static void put_helps(FILE *out, const struct simulate *sim)
 
     if (!advice->n_helps)
         return;
-    fprintf(out, "<h2>What would help further</h2>\n<div class='scroll'><table>\n<tr><th>change</th><th>%s<br>after</th>"
-                 "<th>bytes<br>moved</th><th>step time,<br>predicted</th></tr>\n",
+    fprintf(out,
+            "<h2>What would help further</h2>\n<div class='scroll'><table>\n<tr><th>change</th><th>%s<br>after</th>"
+            "<th>bytes<br>moved</th><th>step time,<br>predicted</th></tr>\n",
             sim->setup.objective == POISE_OBJECTIVE_STEP ? "largest/mean" : "step/mean");
     for (uint32_t i = 0; i < advice->n_helps; i++) {
         const struct simulate_help *help = &advice->help[i];
@@ -184,12 +201,17 @@ static void put_helps(FILE *out, const struct simulate *sim)
         if (help->moved >= 0)
             fprintf(out, "%.1f %%", 100 * help->moved);
         fprintf(out, "</td><td class='%s'>%+.1f %%</td></tr>\n",
-                help->time < 0.995 ? "better" : help->time > 1.005 ? "worse" : "", 100 * (help->time - 1));
+                help->time < 0.995   ? "better"
+                : help->time > 1.005 ? "worse"
+                                     : "",
+                100 * (help->time - 1));
     }
     fprintf(out, "</table></div>\n<p class='note'>Each simulated with ");
     report_text(out, advice->chosen->algorithm);
-    fprintf(out, " on %u batches of the same samples; step times are a sample and device, against the chosen plan "
-                 "without the change.</p>\n", advice->n_batches);
+    fprintf(out,
+            " on %u batches of the same samples; step times are a sample and device, against the chosen plan "
+            "without the change.</p>\n",
+            advice->n_batches);
 }
 
 static void put_data(FILE *out, const struct simulate *sim)
@@ -211,13 +233,16 @@ static void put_data(FILE *out, const struct simulate *sim)
         const struct poise_phase *phase = &sim->cost.phases[p];
         fprintf(out, "<dt>cost, ");
         report_text(out, phase->name);
-        fprintf(out, "</dt><dd>%u &times; (%" PRIu64 " &times; %s + %" PRIu64 " &times; attention + %" PRIu64
-                     ") units of 1,024 FLOP</dd>\n", phase->passes ? phase->passes : 1, phase->linear, sim->cost.unit[p],
-                phase->quadratic, phase->constant);
+        fprintf(out,
+                "</dt><dd>%u &times; (%" PRIu64 " &times; %s + %" PRIu64 " &times; attention + %" PRIu64
+                ") units of 1,024 FLOP</dd>\n",
+                phase->passes ? phase->passes : 1, phase->linear, sim->cost.unit[p], phase->quadratic, phase->constant);
     }
-    fprintf(out, "<dt>rules</dt><dd>objective %s, count %s, micro-batches of %u, tolerance %.4g %%, %u node%s, seed %" PRIu64,
-            simulate_objective_name(setup->objective), simulate_count_name(setup->count), setup->micro_batch,
-            setup->tolerance_ppm / 1e4, setup->n_nodes, setup->n_nodes == 1 ? "" : "s", setup->seed);
+    fprintf(
+        out,
+        "<dt>rules</dt><dd>objective %s, count %s, micro-batches of %u, tolerance %.4g %%, %u node%s, seed %" PRIu64,
+        simulate_objective_name(setup->objective), simulate_count_name(setup->count), setup->micro_batch,
+        setup->tolerance_ppm / 1e4, setup->n_nodes, setup->n_nodes == 1 ? "" : "s", setup->seed);
     if (setup->objective == POISE_OBJECTIVE_PIPELINE)
         fprintf(out, ", %u stages", setup->stages);
     fprintf(out, "</dd>\n</dl>\n");

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The looks of the report, light and dark. No web font, no script, nothing from elsewhere: the file is read years later on a
- * machine without a network, or printed.
+ * The looks of the report, light and dark. No web font, no script, nothing from elsewhere: the file is read years later
+ * on a machine without a network, or printed.
  */
 #include "client/ctl/report.h"
 
 const char *const report_style =
-    ":root{color-scheme:light dark;--page:#fbfaf8;--card:#fff;--ink:#1c1b19;--soft:#5f5c57;--faint:#8d8983;--line:#e3dfd9;"
+    ":root{color-scheme:light "
+    "dark;--page:#fbfaf8;--card:#fff;--ink:#1c1b19;--soft:#5f5c57;--faint:#8d8983;--line:#e3dfd9;"
     "--grid:#efece7;--accent:#1f6feb;--warm:#d9622b;--good:#1a7f4e;"
     "--p0:#2f74d0;--p1:#e39a3b;--p2:#4aa386;"
     "--c0:#6f6b66;--c1:#d9622b;--c2:#1f6feb;--c3:#1a8f6a;--c4:#8452cf;--c5:#c2304f;--c6:#0f8aa0;--c7:#97703a}"
-    "@media (prefers-color-scheme:dark){:root{--page:#151517;--card:#1d1d20;--ink:#ecebe8;--soft:#aaa7a1;--faint:#807d78;"
+    "@media "
+    "(prefers-color-scheme:dark){:root{--page:#151517;--card:#1d1d20;--ink:#ecebe8;--soft:#aaa7a1;--faint:#807d78;"
     "--line:#33333a;--grid:#29292e;--accent:#6ea8fe;--warm:#f0875a;--good:#5ec393;"
     "--p0:#5b9bf0;--p1:#e9ad5d;--p2:#63bd9f;"
     "--c0:#a19d97;--c1:#f0875a;--c2:#6ea8fe;--c3:#4fbf97;--c4:#b08af0;--c5:#ef6d87;--c6:#4fc1d4;--c7:#c9a066}}"
@@ -28,7 +30,8 @@ const char *const report_style =
     ".tile b{display:block;font-size:27px;line-height:1.25;font-weight:650;letter-spacing:-.02em;"
     "font-variant-numeric:tabular-nums;white-space:nowrap}"
     ".tile span{color:var(--soft);font-size:13.5px;line-height:1.4;display:block}"
-    "figure{margin:14px 0 0;background:var(--card);border:1px solid var(--line);border-radius:10px;padding:16px 16px 8px}"
+    "figure{margin:14px 0 0;background:var(--card);border:1px solid var(--line);border-radius:10px;padding:16px 16px "
+    "8px}"
     "figcaption,.note{color:var(--soft);font-size:14px;line-height:1.5;margin:6px 0 8px;max-width:none}"
     "figure{overflow-x:auto}svg{display:block;width:100%;min-width:640px;height:auto}"
     "svg text{fill:var(--soft);font-size:12.5px;font-family:inherit}svg .strong{fill:var(--ink);font-weight:600}"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The report's pictures. Drawn in a coordinate system of about 940 units a line of text, so that the text of all three has the
- * size of the page's small print; colours come from the style sheet, which knows light from dark.
+ * The report's pictures. Drawn in a coordinate system of about 940 units a line of text, so that the text of all three
+ * has the size of the page's small print; colours come from the style sheet, which knows light from dark.
  */
 #include "client/ctl/report.h"
 
@@ -10,10 +10,10 @@
 #include <string.h>
 
 #define WIDTH 940.0
-#define BARS_MOST 128u    /* ranks that are drawn one by one: more would be thinner than a line */
-#define DOTS_MOST 200u    /* batches drawn an algorithm */
-#define GAP_LEAST 0.0001  /* 0.01 %: smaller gaps are drawn there, none would be outside a logarithmic axis */
-#define CHAR_WIDTH 7.0    /* of the labels, about */
+#define BARS_MOST 128u   /* ranks that are drawn one by one: more would be thinner than a line */
+#define DOTS_MOST 200u   /* batches drawn an algorithm */
+#define GAP_LEAST 0.0001 /* 0.01 %: smaller gaps are drawn there, none would be outside a logarithmic axis */
+#define CHAR_WIDTH 7.0   /* of the labels, about */
 
 /* The advised algorithm has the page's accent (2), arrival order is grey (0), the others take what is left. */
 static uint32_t colour_of(const struct simulate *sim, uint32_t at)
@@ -31,7 +31,8 @@ static uint32_t colour_of(const struct simulate *sim, uint32_t at)
     return others[(n - 1) % (sizeof others / sizeof *others)];
 }
 
-/* ------------------------------------------------------------------------------------------------------- bars of ranks */
+/* ------------------------------------------------------------------------------------------------------- bars of ranks
+ */
 
 struct bars {
     double x, y, width, height; /* the plot area */
@@ -89,13 +90,15 @@ static void draw_grid(FILE *out, const struct bars *bars)
 
     for (double v = 0; v <= bars->most + 1e-9; v += tick) {
         double y = bars->y + bars->height * (1 - v / bars->most);
-        fprintf(out, "<line class='grid' x1='%.1f' x2='%.1f' y1='%.1f' y2='%.1f'/>"
-                     "<text x='%.1f' y='%.1f' text-anchor='end'>%.1f</text>\n",
+        fprintf(out,
+                "<line class='grid' x1='%.1f' x2='%.1f' y1='%.1f' y2='%.1f'/>"
+                "<text x='%.1f' y='%.1f' text-anchor='end'>%.1f</text>\n",
                 bars->x, bars->x + bars->width, y, y, bars->x - 7, y + 4, v);
     }
 }
 
-static void draw_bars(FILE *out, const struct bars *bars, const struct simulate *sim, const double *side, const char *title)
+static void draw_bars(FILE *out, const struct bars *bars, const struct simulate *sim, const double *side,
+                      const char *title)
 {
     const struct simulate_loads *loads = &sim->loads;
     uint32_t ranks[BARS_MOST], n = choose_ranks(loads, side, ranks);
@@ -109,15 +112,16 @@ static void draw_bars(FILE *out, const struct bars *bars, const struct simulate 
             double part = loads->mean > 0 ? side[(size_t)ranks[i] * loads->n_phases + p] / loads->mean : 0;
             double height = bars->height * part / bars->most;
             bottom -= height;
-            fprintf(out, "<rect x='%.2f' y='%.2f' width='%.2f' height='%.2f' fill='var(--p%u)'/>", bars->x + i * slot + gap / 2,
-                    bottom, slot - gap, height, p % 3);
+            fprintf(out, "<rect x='%.2f' y='%.2f' width='%.2f' height='%.2f' fill='var(--p%u)'/>",
+                    bars->x + i * slot + gap / 2, bottom, slot - gap, height, p % 3);
         }
         highest = fmax(highest, load(loads, side, ranks[i]));
     }
-    fprintf(out, "\n<line class='mean' x1='%.1f' x2='%.1f' y1='%.1f' y2='%.1f'/>\n", bars->x, bars->x + bars->width, mean_y,
-            mean_y);
-    fprintf(out, "<text class='strong' x='%.1f' y='%.1f'>%s</text><text x='%.1f' y='%.1f' text-anchor='end'>largest "
-                 "%.3f</text>\n",
+    fprintf(out, "\n<line class='mean' x1='%.1f' x2='%.1f' y1='%.1f' y2='%.1f'/>\n", bars->x, bars->x + bars->width,
+            mean_y, mean_y);
+    fprintf(out,
+            "<text class='strong' x='%.1f' y='%.1f'>%s</text><text x='%.1f' y='%.1f' text-anchor='end'>largest "
+            "%.3f</text>\n",
             bars->x, bars->y - 12, title, bars->x + bars->width, bars->y - 12, highest);
     fprintf(out, "<text x='%.1f' y='%.1f' text-anchor='middle'>%s</text>\n", bars->x + bars->width / 2,
             bars->y + bars->height + 20, loads->n_ranks <= BARS_MOST ? "ranks, in order" : "ranks, the fullest first");
@@ -128,14 +132,16 @@ static void draw_phase_legend(FILE *out, const struct simulate *sim, double y)
     double x = 52;
 
     for (uint32_t p = 0; p < sim->cost.n_phases; p++) {
-        fprintf(out, "<rect x='%.1f' y='%.1f' width='11' height='11' rx='2' fill='var(--p%u)'/><text x='%.1f' y='%.1f'>", x,
+        fprintf(out,
+                "<rect x='%.1f' y='%.1f' width='11' height='11' rx='2' fill='var(--p%u)'/><text x='%.1f' y='%.1f'>", x,
                 y - 10, p % 3, x + 17, y);
         report_text(out, sim->cost.phases[p].name);
         fprintf(out, "</text>");
         x += 34 + CHAR_WIDTH * (double)strlen(sim->cost.phases[p].name);
     }
-    fprintf(out, "<line class='mean' x1='%.1f' x2='%.1f' y1='%.1f' y2='%.1f'/><text x='%.1f' y='%.1f'>mean of all "
-                 "ranks</text>\n",
+    fprintf(out,
+            "<line class='mean' x1='%.1f' x2='%.1f' y1='%.1f' y2='%.1f'/><text x='%.1f' y='%.1f'>mean of all "
+            "ranks</text>\n",
             x, x + 26, y - 4, y - 4, x + 32, y);
 }
 
@@ -145,7 +151,8 @@ void report_bars(FILE *out, const struct simulate *sim)
     struct bars bars = {.x = 52, .y = 62, .width = (WIDTH - 52 - gutter) / 2, .height = 210, .most = 1.2};
 
     for (uint32_t r = 0; r < sim->loads.n_ranks; r++)
-        bars.most = fmax(bars.most, fmax(load(&sim->loads, sim->loads.before, r), load(&sim->loads, sim->loads.after, r)) * 1.04);
+        bars.most = fmax(bars.most,
+                         fmax(load(&sim->loads, sim->loads.before, r), load(&sim->loads, sim->loads.after, r)) * 1.04);
     fprintf(out, "<svg viewBox='0 0 %.0f 306' role='img' aria-label='compute of each rank before and after'>\n", WIDTH);
     draw_phase_legend(out, sim, 20);
     fprintf(out, "<text transform='translate(13 %.1f) rotate(-90)' text-anchor='middle'>compute over the mean</text>\n",
@@ -156,7 +163,8 @@ void report_bars(FILE *out, const struct simulate *sim)
     fprintf(out, "</svg>\n");
 }
 
-/* --------------------------------------------------------------------------------------------------- a logarithmic axis */
+/* --------------------------------------------------------------------------------------------------- a logarithmic
+ * axis */
 
 struct decades {
     double least, most; /* powers of ten */
@@ -191,7 +199,8 @@ static double gap_of(const struct simulate_batch *batch)
     return batch->bound > 0 ? batch->after / batch->bound - 1 : 0;
 }
 
-/* ------------------------------------------------------------------------------------------------- distribution of gaps */
+/* ------------------------------------------------------------------------------------------------- distribution of
+ * gaps */
 
 static uint32_t step_of(const struct simulate_result *result)
 {
@@ -203,7 +212,8 @@ static void draw_strip(FILE *out, const struct simulate *sim, uint32_t i, const 
     const struct simulate_result *result = &sim->result[i];
     const bool chosen = result == sim->advice.chosen;
 
-    fprintf(out, "<text class='%s' x='%.1f' y='%.1f' text-anchor='end'>", chosen ? "strong" : "", axis->from - 16, y + 4);
+    fprintf(out, "<text class='%s' x='%.1f' y='%.1f' text-anchor='end'>", chosen ? "strong" : "", axis->from - 16,
+            y + 4);
     report_text(out, result->algorithm);
     fprintf(out, "</text>\n");
     for (uint32_t b = 0; b < result->n; b += step_of(result))
@@ -235,27 +245,33 @@ void report_gaps(FILE *out, const struct simulate *sim)
 
     for (uint32_t i = 0; i < sim->n_results; i++)
         n += !sim->result[i].error[0];
-    fprintf(out, "<svg viewBox='0 0 %.0f %.0f' role='img' aria-label='distribution of gaps'>\n", WIDTH, top + n * row + 46);
+    fprintf(out, "<svg viewBox='0 0 %.0f %.0f' role='img' aria-label='distribution of gaps'>\n", WIDTH,
+            top + n * row + 46);
     for (double v = axis.least; v <= axis.most * 1.01; v *= 10) {
-        fprintf(out, "<line class='grid' x1='%.1f' x2='%.1f' y1='%.1f' y2='%.1f'/><text x='%.1f' y='%.1f' "
-                     "text-anchor='middle'>", place(&axis, v), place(&axis, v), top, top + n * row, place(&axis, v),
-                top + n * row + 18);
+        fprintf(out,
+                "<line class='grid' x1='%.1f' x2='%.1f' y1='%.1f' y2='%.1f'/><text x='%.1f' y='%.1f' "
+                "text-anchor='middle'>",
+                place(&axis, v), place(&axis, v), top, top + n * row, place(&axis, v), top + n * row + 18);
         print_percent(out, &axis, v);
         fprintf(out, "</text>\n");
     }
-    fprintf(out, "<line class='floor' x1='%.1f' x2='%.1f' y1='%.1f' y2='%.1f'/><text class='good' x='%.1f' y='%.1f' "
-                 "text-anchor='middle'>tolerance</text>\n",
+    fprintf(out,
+            "<line class='floor' x1='%.1f' x2='%.1f' y1='%.1f' y2='%.1f'/><text class='good' x='%.1f' y='%.1f' "
+            "text-anchor='middle'>tolerance</text>\n",
             place(&axis, tolerance), place(&axis, tolerance), top, top + n * row, place(&axis, tolerance), top - 3);
     for (uint32_t i = 0; i < sim->n_results; i++)
         if (!sim->result[i].error[0]) {
             draw_strip(out, sim, i, &axis, y);
             y += row;
         }
-    fprintf(out, "<text x='%.1f' y='%.1f' text-anchor='middle'>gap: how far the plan is above the lower bound</text></svg>\n",
-            (axis.from + axis.to) / 2, top + n * row + 40);
+    fprintf(
+        out,
+        "<text x='%.1f' y='%.1f' text-anchor='middle'>gap: how far the plan is above the lower bound</text></svg>\n",
+        (axis.from + axis.to) / 2, top + n * row + 40);
 }
 
-/* ------------------------------------------------------------------------------------------------ bytes moved against gap */
+/* ------------------------------------------------------------------------------------------------ bytes moved against
+ * gap */
 
 struct label {
     uint32_t i; /* result */
@@ -285,11 +301,14 @@ static void draw_means(FILE *out, const struct simulate *sim, const struct label
     for (uint32_t pass = 0; pass < 2; pass++)
         for (uint32_t k = 0; k < n; k++)
             if ((&sim->result[labels[k].i] == sim->advice.chosen) == (pass == 1))
-                fprintf(out, "<circle cx='%.1f' cy='%.1f' r='6' fill='var(--c%u)' stroke='var(--card)' stroke-width='1.5'/>\n",
-                        labels[k].x, labels[k].y, colour_of(sim, labels[k].i));
+                fprintf(
+                    out,
+                    "<circle cx='%.1f' cy='%.1f' r='6' fill='var(--c%u)' stroke='var(--card)' stroke-width='1.5'/>\n",
+                    labels[k].x, labels[k].y, colour_of(sim, labels[k].i));
 }
 
-static void draw_labels(FILE *out, const struct simulate *sim, struct label *labels, uint32_t n, double right, double bottom)
+static void draw_labels(FILE *out, const struct simulate *sim, struct label *labels, uint32_t n, double right,
+                        double bottom)
 {
     place_labels(labels, n, bottom);
     for (uint32_t k = 0; k < n; k++)
@@ -309,20 +328,24 @@ static void draw_labels(FILE *out, const struct simulate *sim, struct label *lab
 static void draw_bytes_axes(FILE *out, const struct decades *axis, double left, double right)
 {
     for (double v = axis->least; v <= axis->most * 1.01; v *= 10) {
-        fprintf(out, "<line class='grid' x1='%.1f' x2='%.1f' y1='%.1f' y2='%.1f'/><text x='%.1f' y='%.1f' "
-                     "text-anchor='end'>", left, right, place(axis, v), place(axis, v), left - 8, place(axis, v) + 4);
+        fprintf(out,
+                "<line class='grid' x1='%.1f' x2='%.1f' y1='%.1f' y2='%.1f'/><text x='%.1f' y='%.1f' "
+                "text-anchor='end'>",
+                left, right, place(axis, v), place(axis, v), left - 8, place(axis, v) + 4);
         print_percent(out, axis, v);
         fprintf(out, "</text>\n");
     }
     for (int percent = 0; percent <= 100; percent += 20) {
         double x = left + (right - left) * percent / 100;
-        fprintf(out, "<line class='grid' x1='%.1f' x2='%.1f' y1='%.1f' y2='%.1f'/><text x='%.1f' y='%.1f' "
-                     "text-anchor='middle'>%d %%</text>\n",
+        fprintf(out,
+                "<line class='grid' x1='%.1f' x2='%.1f' y1='%.1f' y2='%.1f'/><text x='%.1f' y='%.1f' "
+                "text-anchor='middle'>%d %%</text>\n",
                 x, x, axis->to, axis->from, x, axis->from + 19, percent);
     }
-    fprintf(out, "<text x='%.1f' y='%.1f' text-anchor='middle'>bytes that change rank, of all</text>\n", (left + right) / 2,
-            axis->from + 42);
-    fprintf(out, "<text transform='translate(13 %.1f) rotate(-90)' text-anchor='middle'>gap to the lower bound</text>\n",
+    fprintf(out, "<text x='%.1f' y='%.1f' text-anchor='middle'>bytes that change rank, of all</text>\n",
+            (left + right) / 2, axis->from + 42);
+    fprintf(out,
+            "<text transform='translate(13 %.1f) rotate(-90)' text-anchor='middle'>gap to the lower bound</text>\n",
             (axis->from + axis->to) / 2);
 }
 
@@ -343,13 +366,15 @@ void report_bytes(FILE *out, const struct simulate *sim)
         floor = result->floor;
         for (uint32_t b = 0; b < result->n; b += step_of(result))
             fprintf(out, "<circle cx='%.1f' cy='%.1f' r='2.5' fill='var(--c%u)' fill-opacity='.28'/>",
-                    left + (right - left) * result->batch[b].moved, place(&axis, gap_of(&result->batch[b])), colour_of(sim, i));
+                    left + (right - left) * result->batch[b].moved, place(&axis, gap_of(&result->batch[b])),
+                    colour_of(sim, i));
         labels[n++] = (struct label){i, left + (right - left) * result->moved, place(&axis, result->gap), 0};
     }
-    fprintf(out, "\n<line class='floor' x1='%.1f' x2='%.1f' y1='%.1f' y2='%.1f'/><text class='good' x='%.1f' y='%.1f'>least "
-                 "possible, %.1f %%</text>\n",
-            left + (right - left) * floor, left + (right - left) * floor, axis.to, axis.from, left + (right - left) * floor,
-            axis.to - 7, 100 * floor);
+    fprintf(out,
+            "\n<line class='floor' x1='%.1f' x2='%.1f' y1='%.1f' y2='%.1f'/><text class='good' x='%.1f' y='%.1f'>least "
+            "possible, %.1f %%</text>\n",
+            left + (right - left) * floor, left + (right - left) * floor, axis.to, axis.from,
+            left + (right - left) * floor, axis.to - 7, 100 * floor);
     draw_labels(out, sim, labels, n, right, axis.from - 2);
     fprintf(out, "</svg>\n");
 }

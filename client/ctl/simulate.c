@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * poisectl simulate: what would balancing do for my data? Reads sizes, draws random global batches, plans each with every
- * algorithm, and says in numbers and words what to choose. No daemon, no clock but for planning times: the same seed gives
- * the same answer. Nothing is printed or written unless all of it is known.
+ * poisectl simulate: what would balancing do for my data? Reads sizes, draws random global batches, plans each with
+ * every algorithm, and says in numbers and words what to choose. No daemon, no clock but for planning times: the same
+ * seed gives the same answer. Nothing is printed or written unless all of it is known.
  */
 #include "client/ctl/simulate.h"
 
@@ -111,8 +111,16 @@ static int show(const struct simulate *sim, const struct simulate_words *words, 
 
 int simulate_command(const struct ctl_command *command, int argc, char **argv)
 {
-    struct simulate_words words = {.ranks = 8, .per_rank = 8, .stages = 1, .nodes = 1, .batches = 50, .seed = 1,
-                                   .objective = "step", .count = "equal", .max_pixels = "1280x28x28", .tolerance = "1%",
+    struct simulate_words words = {.ranks = 8,
+                                   .per_rank = 8,
+                                   .stages = 1,
+                                   .nodes = 1,
+                                   .batches = 50,
+                                   .seed = 1,
+                                   .objective = "step",
+                                   .count = "equal",
+                                   .max_pixels = "1280x28x28",
+                                   .tolerance = "1%",
                                    .fixed_fraction = "0.25"};
     const struct ctl_option options[] = {
         {"ranks", CTL_NUMBER, &words.ranks, "N", "data-parallel ranks", 1, 1u << 20},

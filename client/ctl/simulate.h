@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of poisectl simulate: samples of a cost, random global batches, what algorithms make of them, what to advise. */
+/* The parts of poisectl simulate: samples of a cost, random global batches, what algorithms make of them, what to
+ * advise. */
 #ifndef POISE_CTL_SIMULATE_H
 #define POISE_CTL_SIMULATE_H
 
@@ -39,7 +40,7 @@ struct simulate_setup {
     bool no_caps;
 };
 
-struct simulate_batch { /* of one planned batch; costs in units, fractions of all bytes */
+struct simulate_batch {                /* of one planned batch; costs in units, fractions of all bytes */
     double mean, before, after, bound; /* mean rank cost; objective of arrival order, of the plan, no plan is below */
     double rank_before, rank_after;    /* largest summed cost of a rank */
     double largest;                    /* sample's cost */
@@ -59,8 +60,8 @@ struct simulate_result { /* of one algorithm over all batches */
     double rank_before, rank_after;           /* largest over mean rank cost */
     double gap;                               /* objective over its lower bound, minus 1 */
     double moved, floor, between;
-    double plan_ms; /* median */
-    double mean_cost, before_cost, after_cost; /* means over batches, in units */
+    double plan_ms;                                                           /* median */
+    double mean_cost, before_cost, after_cost;                                /* means over batches, in units */
     uint64_t length_before[POISE_MAX_PHASES], length_after[POISE_MAX_PHASES]; /* largest of all batches */
     uint64_t lacking_before, lacking_after;                                   /* sums */
 };
@@ -72,11 +73,11 @@ struct simulate_loads {
     double mean; /* of a rank */
 };
 
-struct simulate_limits { /* in arrival order's own terms: what no exchange of whole samples can cure */
-    double bound;                   /* lower bound over the mean rank cost, mean over batches */
-    uint32_t n_giant;               /* batches in which one sample costs more than the mean rank */
-    double giant_mean, giant_most;  /* its cost over the mean rank's, in those batches */
-    double largest_mean;            /* the largest sample over the mean rank's cost, over all batches */
+struct simulate_limits {           /* in arrival order's own terms: what no exchange of whole samples can cure */
+    double bound;                  /* lower bound over the mean rank cost, mean over batches */
+    uint32_t n_giant;              /* batches in which one sample costs more than the mean rank */
+    double giant_mean, giant_most; /* its cost over the mean rank's, in those batches */
+    double largest_mean;           /* the largest sample over the mean rank's cost, over all batches */
 };
 
 #define SIMULATE_HELPS 8u
@@ -84,8 +85,8 @@ struct simulate_help { /* a change that was simulated */
     const char *key;
     char title[96], note[160];
     double imbalance_before, imbalance_after;
-    double time;   /* predicted step time a sample and device, over the one of the chosen plan without the change */
-    double moved;  /* fraction of the bytes; below 0: not told */
+    double time;  /* predicted step time a sample and device, over the one of the chosen plan without the change */
+    double moved; /* fraction of the bytes; below 0: not told */
 };
 
 struct simulate_advice {
@@ -94,7 +95,7 @@ struct simulate_advice {
     struct simulate_limits limits;
     struct simulate_help help[SIMULATE_HELPS];
     uint32_t n_helps, n_batches; /* batches that each was simulated with */
-    char summary[1024]; /* plain words, a few sentences */
+    char summary[1024];          /* plain words, a few sentences */
 };
 
 struct simulate { /* the whole run */
@@ -114,7 +115,8 @@ struct simulate { /* the whole run */
 };
 
 /* simulate_cost.c: from --cost and the kind of data. */
-int simulate_cost_read(const char *text, const struct dataset *data, struct simulate_cost *ret_cost, struct poise_err *err);
+int simulate_cost_read(const char *text, const struct dataset *data, struct simulate_cost *ret_cost,
+                       struct poise_err *err);
 
 /* simulate_batch.c */
 struct simulate_draw { /* random global batches: rows in a random order, each once, then again in another */
@@ -137,7 +139,7 @@ struct simulate_room {
     struct poise_plan_request req;
     struct poise_plan plan;
     uint64_t uncapped[POISE_MAX_PHASES];
-    uint32_t n; /* samples */
+    uint32_t n;       /* samples */
     uint32_t *sample; /* [n] which of the samples each is */
     uint32_t *n_samples, *node;
     uint64_t *length, *attention, *bytes;

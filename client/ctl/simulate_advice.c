@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which of the algorithms to take, and what keeps the result from being perfect. Among those that come within the tolerance
- * (and half a percent, which nobody could measure) of the fastest predicted step, the one that moves the fewest bytes: that
- * much the user has called good enough, and it is not worth network traffic.
+ * Which of the algorithms to take, and what keeps the result from being perfect. Among those that come within the
+ * tolerance (and half a percent, which nobody could measure) of the fastest predicted step, the one that moves the
+ * fewest bytes: that much the user has called good enough, and it is not worth network traffic.
  */
 #include "client/ctl/simulate.h"
 
@@ -17,7 +17,8 @@ bool simulate_is_comparison(const char *algorithm)
 
 static bool may_choose(const struct simulate_result *result)
 {
-    return !result->error[0] && strcmp(result->algorithm, "identity") != 0 && !simulate_is_comparison(result->algorithm);
+    return !result->error[0] && strcmp(result->algorithm, "identity") != 0 &&
+           !simulate_is_comparison(result->algorithm);
 }
 
 static const struct simulate_result *choose(const struct simulate *sim)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random global batches, the same for the same seed on every machine: the generator is written out here (xoshiro256**, seeded
- * by splitmix64), because rand() differs between C libraries. As a loader does, rows are dealt in a random order and all are
- * seen once before any is seen again.
+ * Random global batches, the same for the same seed on every machine: the generator is written out here (xoshiro256**,
+ * seeded by splitmix64), because rand() differs between C libraries. As a loader does, rows are dealt in a random order
+ * and all are seen once before any is seen again.
  */
 #include "client/ctl/simulate.h"
 
@@ -82,7 +82,8 @@ uint32_t simulate_draw_next(struct simulate_draw *draw)
     return draw->order[draw->at++];
 }
 
-/* ------------------------------------------------------------------------------------------------------------- samples */
+/* ------------------------------------------------------------------------------------------------------------- samples
+ */
 
 static bool add_sample(struct simulate_samples *samples, const struct dataset *data, uint64_t row, uint64_t n_room,
                        const struct simulate_cost *cost, const struct dataset_rule *rule)
@@ -112,7 +113,8 @@ static void close_up(struct simulate_samples *samples, uint64_t n_room, uint32_t
 {
     for (uint32_t p = 1; p < n_phases; p++) {
         memmove(samples->length + p * samples->n, samples->length + p * n_room, samples->n * sizeof *samples->length);
-        memmove(samples->attention + p * samples->n, samples->attention + p * n_room, samples->n * sizeof *samples->length);
+        memmove(samples->attention + p * samples->n, samples->attention + p * n_room,
+                samples->n * sizeof *samples->length);
     }
 }
 
@@ -134,11 +136,13 @@ int simulate_samples_make(const struct dataset *data, const struct simulate_cost
     }
     for (uint64_t r = 0; r < n; r++)
         if (!add_sample(&samples, data, r, n, cost, rule) && left_out)
-            dataset_leave_out(left_out, data->rows[r].line, "costs more than 2^63 - 1 units, above what can be planned");
+            dataset_leave_out(left_out, data->rows[r].line,
+                              "costs more than 2^63 - 1 units, above what can be planned");
     close_up(&samples, n, cost->n_phases);
     if (samples.n == 0) {
         simulate_samples_free(&samples);
-        return err_set(err, -ERANGE, "every sample costs more than 2^63 - 1 units: coefficients of --cost are too large");
+        return err_set(err, -ERANGE,
+                       "every sample costs more than 2^63 - 1 units: coefficients of --cost are too large");
     }
     *ret_samples = samples;
     return 0;

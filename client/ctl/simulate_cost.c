@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a sample is taken to cost: a preset, or coefficients on the command line; and which size of the data is the length of
- * each phase. A cost that the data cannot feed (patches of a file that has only lengths) is an error, not a guess.
+ * What a sample is taken to cost: a preset, or coefficients on the command line; and which size of the data is the
+ * length of each phase. A cost that the data cannot feed (patches of a file that has only lengths) is an error, not a
+ * guess.
  */
 #include "client/ctl/simulate.h"
 
@@ -32,8 +33,10 @@ static const char *default_name(enum dataset_kind kind)
 
 static int custom_error(const char *text, struct poise_err *err)
 {
-    return err_set(err, -EINVAL, "--cost %.60s: coefficients are LINEAR,QUADRATIC,CONSTANT[,PASSES] in whole units, or "
-                                 "vision=...+llm=... for several phases", text);
+    return err_set(err, -EINVAL,
+                   "--cost %.60s: coefficients are LINEAR,QUADRATIC,CONSTANT[,PASSES] in whole units, or "
+                   "vision=...+llm=... for several phases",
+                   text);
 }
 
 /* "vision=1264060,20,0,3"; the name may be left out. */
@@ -78,7 +81,8 @@ static int read_custom(const char *text, struct simulate_cost *cost, struct pois
 
 static const char *kind_text(enum dataset_kind kind)
 {
-    static const char *const text[] = {"lengths", "images", "images", "videos", "tiles of 448 pixels", "seconds of sound"};
+    static const char *const text[] = {"lengths",         "images", "images", "videos", "tiles of 448 pixels",
+                                       "seconds of sound"};
 
     return text[kind];
 }
@@ -92,8 +96,10 @@ static int choose_size(struct simulate_cost *cost, uint32_t p, const struct data
 
     if (data->kind == DATASET_LENGTH) {
         if (cost->n_phases > 1)
-            return err_set(err, -EINVAL, "cost %s has %u phases, the data only one length: name columns of images (--columns "
-                                         "width=W,height=H), or take --cost length", cost->name, cost->n_phases);
+            return err_set(err, -EINVAL,
+                           "cost %s has %u phases, the data only one length: name columns of images (--columns "
+                           "width=W,height=H), or take --cost length",
+                           cost->name, cost->n_phases);
         size = DATASET_PLAIN;
         unit = "units of length";
     } else if (!strcmp(phase, "vision")) {
@@ -117,7 +123,8 @@ static int choose_size(struct simulate_cost *cost, uint32_t p, const struct data
     return 0;
 }
 
-int simulate_cost_read(const char *text, const struct dataset *data, struct simulate_cost *ret_cost, struct poise_err *err)
+int simulate_cost_read(const char *text, const struct dataset *data, struct simulate_cost *ret_cost,
+                       struct poise_err *err)
 {
     struct simulate_cost cost = {.by_default = !text};
     int rc;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What would help further, each simulated on the same samples with the chosen algorithm rather than argued: accumulating over
- * more samples, smaller images, context parallelism, encoding images apart from their samples, free counts, no caps. What
- * changes nothing for these data or this setup is left out.
+ * What would help further, each simulated on the same samples with the chosen algorithm rather than argued:
+ * accumulating over more samples, smaller images, context parallelism, encoding images apart from their samples, free
+ * counts, no caps. What changes nothing for these data or this setup is left out.
  *
- * Times are predicted step times a sample and device, relative to the chosen plan's. The fixed part of a step is taken to
- * grow with its samples, so that accumulation is not praised for what it saves elsewhere.
+ * Times are predicted step times a sample and device, relative to the chosen plan's. The fixed part of a step is taken
+ * to grow with its samples, so that accumulation is not praised for what it saves elsewhere.
  */
 #include "client/ctl/simulate_helps.h"
 
@@ -15,8 +15,8 @@
 
 #include "daemon/planner/err.h"
 
-#define MOST_WORK 2000000u   /* samples planned a help: a few seconds at most; fewer batches are taken above */
-#define LEAST_BATCHES 5u     /* below, the means say nothing */
+#define MOST_WORK 2000000u /* samples planned a help: a few seconds at most; fewer batches are taken above */
+#define LEAST_BATCHES 5u   /* below, the means say nothing */
 #define LEAST_PIXELS (16u * 28u * 28u) /* halving a limit below that shows nothing of an image */
 
 static struct simulate_tally tally(const struct simulate_result *result)
@@ -43,7 +43,8 @@ void simulate_help_add(struct simulate *sim, const struct simulate_tally *base, 
 }
 
 /* Runs a setup; 0 and *ret_done false where the algorithm cannot. */
-static int run(const struct simulate_setup *setup, struct simulate_tally *ret_tally, bool *ret_done, struct poise_err *err)
+static int run(const struct simulate_setup *setup, struct simulate_tally *ret_tally, bool *ret_done,
+               struct poise_err *err)
 {
     struct simulate_result result;
     int rc = simulate_run(setup, &result, err);
@@ -59,8 +60,8 @@ static int run(const struct simulate_setup *setup, struct simulate_tally *ret_ta
     return 0;
 }
 
-static int help_accumulate(struct simulate *sim, struct simulate_setup setup, const struct simulate_tally *base, uint32_t times,
-                           struct poise_err *err)
+static int help_accumulate(struct simulate *sim, struct simulate_setup setup, const struct simulate_tally *base,
+                           uint32_t times, struct poise_err *err)
 {
     struct simulate_tally with;
     char title[96];
@@ -73,12 +74,14 @@ static int help_accumulate(struct simulate *sim, struct simulate_setup setup, co
     if ((rc = run(&setup, &with, &done, err)) < 0 || !done)
         return rc;
     snprintf(title, sizeof title, "Accumulate %ux: %u samples a rank and step", times, setup.per_rank);
-    simulate_help_add(sim, base, &with, 1, times, times == 2 ? "accumulate_2x" : "accumulate_4x", title,
-             "large samples are averaged over more; the global batch grows, so the learning rate may have to follow");
+    simulate_help_add(
+        sim, base, &with, 1, times, times == 2 ? "accumulate_2x" : "accumulate_4x", title,
+        "large samples are averaged over more; the global batch grows, so the learning rate may have to follow");
     return 0;
 }
 
-static int help_pixels(struct simulate *sim, struct simulate_setup setup, const struct simulate_tally *base, struct poise_err *err)
+static int help_pixels(struct simulate *sim, struct simulate_setup setup, const struct simulate_tally *base,
+                       struct poise_err *err)
 {
     struct dataset_rule rule = sim->rule;
     struct simulate_samples samples;
@@ -89,7 +92,8 @@ static int help_pixels(struct simulate *sim, struct simulate_setup setup, const 
 
     if (sim->data.kind != DATASET_IMAGE && sim->data.kind != DATASET_IMAGES && sim->data.kind != DATASET_VIDEO)
         return 0;
-    if ((sim->cost.tiles && (rule.max_tiles < 2 || sim->data.kind == DATASET_VIDEO)) || rule.max_pixels / 2 < LEAST_PIXELS)
+    if ((sim->cost.tiles && (rule.max_tiles < 2 || sim->data.kind == DATASET_VIDEO)) ||
+        rule.max_pixels / 2 < LEAST_PIXELS)
         return 0;
     rule.max_pixels /= 2;
     rule.max_tiles /= 2;
@@ -106,12 +110,13 @@ static int help_pixels(struct simulate *sim, struct simulate_setup setup, const 
         snprintf(title, sizeof title, "max_pixels %.0fx28x28 instead of %.0fx28x28", (double)rule.max_pixels / 784,
                  (double)sim->rule.max_pixels / 784);
     simulate_help_add(sim, base, &with, 1, 1, "max_pixels", title,
-             "less is computed, and the model sees less: check accuracy on small print");
+                      "less is computed, and the model sees less: check accuracy on small print");
     return 0;
 }
 
 /* Two devices share each rank's samples: half as many ranks, twice as fast. */
-static int help_context(struct simulate *sim, struct simulate_setup setup, const struct simulate_tally *base, struct poise_err *err)
+static int help_context(struct simulate *sim, struct simulate_setup setup, const struct simulate_tally *base,
+                        struct poise_err *err)
 {
     struct simulate_tally with;
     bool done;
@@ -127,7 +132,7 @@ static int help_context(struct simulate *sim, struct simulate_setup setup, const
     if ((rc = run(&setup, &with, &done, err)) < 0 || !done)
         return rc;
     simulate_help_add(sim, base, &with, 2, 1, "context_parallel_2", "Context parallelism over 2 devices",
-             "one sample is shared by two devices; its own communication is not counted here");
+                      "one sample is shared by two devices; its own communication is not counted here");
     return 0;
 }
 
@@ -144,11 +149,12 @@ static int help_free_count(struct simulate *sim, struct simulate_setup setup, co
     if ((rc = run(&setup, &with, &done, err)) < 0 || !done)
         return rc;
     simulate_help_add(sim, base, &with, 1, 1, "count_free", "Free numbers of samples a rank (--count free)",
-             "the loss must be normalised by the whole step: poise gives each sample its weight");
+                      "the loss must be normalised by the whole step: poise gives each sample its weight");
     return 0;
 }
 
-static int help_no_caps(struct simulate *sim, struct simulate_setup setup, const struct simulate_tally *base, struct poise_err *err)
+static int help_no_caps(struct simulate *sim, struct simulate_setup setup, const struct simulate_tally *base,
+                        struct poise_err *err)
 {
     struct simulate_result result;
     struct simulate_tally with;
@@ -164,13 +170,15 @@ static int help_no_caps(struct simulate *sim, struct simulate_setup setup, const
              (double)result.length_after[last], sim->cost.unit[last], (double)sim->advice.chosen->length_after[last]);
     /* Without caps hardly faster: they are not what limits. */
     if (!result.error[0] && with.after < base->after * 0.995)
-        simulate_help_add(sim, base, &with, 1, 1, "no_caps", "Without the caps on tokens (those of arrival order)", note);
+        simulate_help_add(sim, base, &with, 1, 1, "no_caps", "Without the caps on tokens (those of arrival order)",
+                          note);
     simulate_result_free(&result);
     return 0;
 }
 
 /* Exchange inside each node alone: consecutive parts of the very same batches. */
-static int help_scope(struct simulate *sim, struct simulate_setup setup, const struct simulate_tally *base, struct poise_err *err)
+static int help_scope(struct simulate *sim, struct simulate_setup setup, const struct simulate_tally *base,
+                      struct poise_err *err)
 {
     const uint32_t nodes = setup.n_nodes, n_batches = setup.n_batches;
     struct simulate_result result;
@@ -197,7 +205,7 @@ static int help_scope(struct simulate *sim, struct simulate_setup setup, const s
     with.moved = result.moved;
     if (!result.error[0])
         simulate_help_add(sim, base, &with, 1, 1, "within_nodes", "Exchange inside each node only",
-                 "nothing crosses the network; the scope limits what can be evened out");
+                          "nothing crosses the network; the scope limits what can be evened out");
     simulate_result_free(&result);
     return 0;
 }

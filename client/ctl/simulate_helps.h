@@ -9,7 +9,8 @@ struct simulate_tally { /* means over batches, in units of cost */
     double mean, before, after, moved;
 };
 
-/* base: the chosen plan, with the same batches. devices: that one rank stands for. scale: samples of a rank over base's. */
+/* base: the chosen plan, with the same batches. devices: that one rank stands for. scale: samples of a rank over
+ * base's. */
 void simulate_help_add(struct simulate *sim, const struct simulate_tally *base, const struct simulate_tally *with,
                        double devices, double scale, const char *key, const char *title, const char *note);
 

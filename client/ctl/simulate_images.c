@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Exchange at the level of images: every image of a sample is encoded by whichever rank has room, the language model's part
- * of a sample stays in one piece. Ranks then meet between the two, so the times of the two phases add up, each at its own
- * slowest rank: two plans a batch, of images by their vision cost and of samples by the rest.
+ * Exchange at the level of images: every image of a sample is encoded by whichever rank has room, the language model's
+ * part of a sample stays in one piece. Ranks then meet between the two, so the times of the two phases add up, each at
+ * its own slowest rank: two plans a batch, of images by their vision cost and of samples by the rest.
  */
 #include "client/ctl/simulate_helps.h"
 
@@ -183,7 +183,8 @@ int simulate_help_images(struct simulate *sim, const struct simulate_setup *setu
         return rc;
     snprintf(title, sizeof title, "Exchange single images: %.0f %% of the samples have several",
              100.0 * (double)sim->data.n_several_images / (double)sim->data.n_rows);
-    simulate_help_add(sim, base, &with, 1, 1, "image_exchange", title,
-                      "images are encoded where there is room; ranks meet once more, between encoder and language model");
+    simulate_help_add(
+        sim, base, &with, 1, 1, "image_exchange", title,
+        "images are encoded where there is room; ranks meet once more, between encoder and language model");
     return 0;
 }

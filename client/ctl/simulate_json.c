@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The result as one JSON object. Fractions are fractions (0.01 is 1 %), a row that could not be planned has an error. */
+/* The result as one JSON object. Fractions are fractions (0.01 is 1 %), a row that could not be planned has an error.
+ */
 #include "client/ctl/simulate.h"
 
 #include <errno.h>

@@ -51,8 +51,10 @@ static int read_fraction(const char *word, double *ret_fraction, struct poise_er
     double value = strtod(word, &end);
 
     if (!isdigit((unsigned char)word[*word == '.']) || *end || value > 100)
-        return err_set(err, -EINVAL, "--fixed-fraction %.60s: a number as 0.25, the fixed part of a step over the mean "
-                                     "compute of a rank", word);
+        return err_set(err, -EINVAL,
+                       "--fixed-fraction %.60s: a number as 0.25, the fixed part of a step over the mean "
+                       "compute of a rank",
+                       word);
     *ret_fraction = value;
     return 0;
 }
@@ -66,7 +68,8 @@ static int read_pixels(const char *word, uint64_t *ret_pixels, struct poise_err 
 
     do {
         uint64_t factor = isdigit((unsigned char)*at) ? strtoull(at, &end, 10) : 0;
-        if (factor == 0 || factor > MOST_PIXELS || (product *= factor) > MOST_PIXELS || (*end && *end != 'x' && *end != '*')) {
+        if (factor == 0 || factor > MOST_PIXELS || (product *= factor) > MOST_PIXELS ||
+            (*end && *end != 'x' && *end != '*')) {
             product = 0;
             break;
         }
@@ -114,8 +117,8 @@ int simulate_options_read(const struct simulate_words *words, struct simulate *s
     sim->rule.max_tiles = DATASET_MAX_TILES;
     setup->n_ranks = (uint32_t)words->ranks;
     setup->per_rank = (uint32_t)words->per_rank;
-    setup->micro_batch = (uint32_t)(words->micro_batch && words->micro_batch < words->per_rank ? words->micro_batch
-                                                                                               : words->per_rank);
+    setup->micro_batch =
+        (uint32_t)(words->micro_batch && words->micro_batch < words->per_rank ? words->micro_batch : words->per_rank);
     setup->stages = (uint32_t)words->stages;
     setup->n_nodes = (uint32_t)words->nodes;
     setup->n_batches = (uint32_t)words->batches;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One global batch as the planner's request: every rank gets per_rank samples of the draw, rank 0's first, so that a batch of
- * fewer ranks is the beginning of that of more.
+ * One global batch as the planner's request: every rank gets per_rank samples of the draw, rank 0's first, so that a
+ * batch of fewer ranks is the beginning of that of more.
  */
 #include "client/ctl/simulate.h"
 
@@ -56,8 +56,8 @@ int simulate_room_init(struct simulate_room *room, const struct simulate_setup *
 
     memset(room, 0, sizeof *room);
     if (n > MOST_SAMPLES)
-        return err_set(err, -EINVAL, "%u ranks x %u samples: at most %u in a global batch", setup->n_ranks, setup->per_rank,
-                       MOST_SAMPLES);
+        return err_set(err, -EINVAL, "%u ranks x %u samples: at most %u in a global batch", setup->n_ranks,
+                       setup->per_rank, MOST_SAMPLES);
     room->n = (uint32_t)n;
     room->sample = malloc(n * sizeof *room->sample);
     room->n_samples = malloc(setup->n_ranks * sizeof *room->n_samples);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The result as a table for people: what was read, what was simulated, a row an algorithm, what limits and what would help. */
+/* The result as a table for people: what was read, what was simulated, a row an algorithm, what limits and what would
+ * help. */
 #include "client/ctl/simulate.h"
 
 #include <inttypes.h>
@@ -85,8 +86,8 @@ static void print_table(const struct simulate *sim)
             width = (int)strlen(sim->result[i].algorithm);
     printf("%-*s  %-14s  %9s  %9s  %8s  %7s  %20s  %14s  %9s\n", width, "", step ? " largest/mean" : "  step/mean",
            "gap to", "predicted", "bytes", "least", text, "without phase", "planning");
-    printf("%-*s  %6s  %6s  %9s  %9s  %8s  %7s  %9s  %9s  %6s  %6s  %9s\n", width, "algorithm", "before", "after", "the bound",
-           "speed-up", "moved", "bytes", "before", "after", "before", "after", "ms");
+    printf("%-*s  %6s  %6s  %9s  %9s  %8s  %7s  %9s  %9s  %6s  %6s  %9s\n", width, "algorithm", "before", "after",
+           "the bound", "speed-up", "moved", "bytes", "before", "after", "before", "after", "ms");
     for (uint32_t i = 0; i < sim->n_results; i++)
         print_row(sim, &sim->result[i], width);
 }

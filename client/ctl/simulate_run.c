@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans every batch with one algorithm and takes means. Ratios are means of the batches' ratios, as papers print them; times
- * are the median, because the machine that plans has other things to do. Floats are fine here: nothing is decided by them.
+ * Plans every batch with one algorithm and takes means. Ratios are means of the batches' ratios, as papers print them;
+ * times are the median, because the machine that plans has other things to do. Floats are fine here: nothing is decided
+ * by them.
  */
 #include "client/ctl/simulate.h"
 
@@ -166,9 +167,11 @@ double simulate_speedup(const struct simulate_result *result, double fixed)
     return ratio(part + result->before_cost, part + result->after_cost, 1);
 }
 
-/* ------------------------------------------------------------------------------------------------- loads for a picture */
+/* ------------------------------------------------------------------------------------------------- loads for a picture
+ */
 
-static void add_loads(const struct simulate_room *room, const struct simulate_setup *setup, struct simulate_loads *loads)
+static void add_loads(const struct simulate_room *room, const struct simulate_setup *setup,
+                      struct simulate_loads *loads)
 {
     const struct simulate_cost *cost = setup->cost;
 

@@ -55,8 +55,9 @@ static void say_limits(struct simulate *sim)
     if (chosen->imbalance_after < NEAR)
         return;
     if (limits->n_giant)
-        say(sim, " What limits: in %u of %u batches one sample alone costs more than a rank's whole share, %.2f times it on "
-                 "average and %.2f at most; no exchange of whole samples can undo that.",
+        say(sim,
+            " What limits: in %u of %u batches one sample alone costs more than a rank's whole share, %.2f times it on "
+            "average and %.2f at most; no exchange of whole samples can undo that.",
             limits->n_giant, chosen->n, limits->giant_mean, limits->giant_most);
     else if (cures(sim, "count_free"))
         say(sim, " What limits: every rank keeps its number of samples.");
@@ -65,7 +66,8 @@ static void say_limits(struct simulate *sim)
     else if (limits->bound > NEAR)
         say(sim, " What limits: no plan at all is below %.3f times the mean for this objective.", limits->bound);
     else
-        say(sim, " What limits: so few samples a %s divide no more evenly; the plan stays %.1f %% above the lower bound.",
+        say(sim,
+            " What limits: so few samples a %s divide no more evenly; the plan stays %.1f %% above the lower bound.",
             sim->setup.objective == POISE_OBJECTIVE_STEP ? "rank" : "micro-batch", 100 * chosen->gap);
 }
 
@@ -105,19 +107,21 @@ void simulate_words(struct simulate *sim)
         return;
     }
     if (sim->advice.speedup < WORTH_IT) {
-        say(sim, "Leave these data as they are: in arrival order %s %.3f times the mean already, and balancing would make a "
-                 "step %.2f times as fast at best (predicted).",
+        say(sim,
+            "Leave these data as they are: in arrival order %s %.3f times the mean already, and balancing would make a "
+            "step %.2f times as fast at best (predicted).",
             load_name(sim), chosen->imbalance_before, sim->advice.speedup);
     } else {
-        say(sim, "Choose %s: %s %.2f times the mean in arrival order and %.3f after; steps become %.2f times as fast "
-                 "(predicted, with a fixed part of %.0f %%). %.1f %% of the bytes change rank; the least that can do is "
-                 "%.1f %%.",
+        say(sim,
+            "Choose %s: %s %.2f times the mean in arrival order and %.3f after; steps become %.2f times as fast "
+            "(predicted, with a fixed part of %.0f %%). %.1f %% of the bytes change rank; the least that can do is "
+            "%.1f %%.",
             chosen->algorithm, load_name(sim), chosen->imbalance_before, chosen->imbalance_after, sim->advice.speedup,
             100 * sim->fixed, 100 * chosen->moved, 100 * chosen->floor);
         say_memory(sim);
     }
     say_limits(sim);
     if (help && chosen->imbalance_after >= NEAR)
-        say(sim, " What would help most: \"%s\" brings it to %.3f and makes steps %.2f times as fast again.", help->title,
-            help->imbalance_after, 1 / help->time);
+        say(sim, " What would help most: \"%s\" brings it to %.3f and makes steps %.2f times as fast again.",
+            help->title, help->imbalance_after, 1 / help->time);
 }

@@ -53,8 +53,9 @@ Test(csv, quotes_line_breaks_and_crlf)
     struct poise_err err = {0};
     struct csv csv;
 
-    cr_assert(OPEN("\xef\xbb\xbfname, size \r\n\"a, \"\"b\"\"\",1\r\n\r\n\"two\nlines\",2\r\n,\r\nlast,\"\"", &csv, &err) == 0, "%s",
-              err.text);
+    cr_assert(OPEN("\xef\xbb\xbfname, size \r\n\"a, \"\"b\"\"\",1\r\n\r\n\"two\nlines\",2\r\n,\r\nlast,\"\"", &csv,
+                   &err) == 0,
+              "%s", err.text);
     cr_assert(csv.n_columns == 2);
     cr_assert(csv_find(&csv, "name") == 0);
     cr_assert(csv_find(&csv, "size") == 1);
@@ -116,7 +117,9 @@ Test(csv, what_is_no_csv_is_said_clearly)
         {"640,480\n1,2\n", 12, "has no header"},
         {"PAR1....", 8, "Parquet"},
         {"\x1f\x8b\x08", 3, "gzip"},
-        {"\xff\xfe" "a", 3, "UTF-16"},
+        {"\xff\xfe"
+         "a",
+         3, "UTF-16"},
         {"a,b\n1,\0\n", 8, "zero byte at offset 6"},
         {"a\x01,b\n", 5, "control character 0x01"},
         {"a,\"b\n1,2\n", 9, "line 1: a quote is opened and never closed"},
@@ -193,7 +196,8 @@ Test(csv, numbers)
     cr_assert(number == 7);
 }
 
-/* Hostile bytes: never a crash, never a row after the end, every field inside the file. Under sanitizers this is a proof. */
+/* Hostile bytes: never a crash, never a row after the end, every field inside the file. Under sanitizers this is a
+ * proof. */
 Test(csv, random_bytes)
 {
     static const char alphabet[] = "ab1,,;\t\"\"\"\n\n\r. -x";

@@ -50,8 +50,10 @@ Test(dataset, images_and_text)
     struct dataset data;
     struct dataset_sizes sizes;
 
-    cr_assert(read_text("id,width,height,prompt_tokens,answer_tokens\n1,640,426,3,11\n2,,,5,7\n3,0,0,5,\n4,4000,3000,0,1\n",
-                        NULL, &data, &err) == 0, "%s", err.text);
+    cr_assert(
+        read_text("id,width,height,prompt_tokens,answer_tokens\n1,640,426,3,11\n2,,,5,7\n3,0,0,5,\n4,4000,3000,0,1\n",
+                  NULL, &data, &err) == 0,
+        "%s", err.text);
     cr_assert(data.kind == DATASET_IMAGE && data.n_rows == 4 && data.n_text_only == 2 && data.n_several_images == 0);
     cr_assert_str_eq(data.columns, "width, height, prompt_tokens + answer_tokens");
     sizes = measure(&data, 0, &q1280); /* 644 x 420: 46 x 30 patches */
@@ -73,7 +75,8 @@ Test(dataset, rows_that_cannot_be_used_are_counted_and_named)
 
     cr_assert(read_text("width,height,text_tokens\n640,480,1\n20,480,1\n28,5601,1\n-1,480,1\nnan,480,1\n640,abc,1\n"
                         "640.0,480.00,1\n640.5,480,1\n1e9,480,1\n,,\n640,480\n20,20,3\n640,480,-4\n",
-                        NULL, &data, &err) == 0, "%s", err.text);
+                        NULL, &data, &err) == 0,
+              "%s", err.text);
     cr_assert(data.n_rows == 2 && data.n_read == 13 && data.n_left_out == 11);
     expect_left_out(&data, 0, "under 28 pixels", 2, 3);
     expect_left_out(&data, 1, "more than 200 times", 1, 4);
@@ -94,8 +97,10 @@ Test(dataset, many_images_a_sample)
     struct dataset data;
     struct dataset_sizes sizes;
 
-    cr_assert(read_text("n_images,text_tokens,image_sizes\n2,100,56x56;644x420\n0,50,\n1,5,56by56\n1,5,56x56;10x10\n0,0,\n",
-                        NULL, &data, &err) == 0, "%s", err.text);
+    cr_assert(
+        read_text("n_images,text_tokens,image_sizes\n2,100,56x56;644x420\n0,50,\n1,5,56by56\n1,5,56x56;10x10\n0,0,\n",
+                  NULL, &data, &err) == 0,
+        "%s", err.text);
     cr_assert(data.kind == DATASET_IMAGES && data.n_rows == 2 && data.n_images == 2);
     cr_assert(data.n_several_images == 1 && data.n_text_only == 1 && data.n_left_out == 3);
     sizes = measure(&data, 0, &q1280);
@@ -115,8 +120,9 @@ Test(dataset, video)
     cr_assert(dataset_video_frames(30, 30) == 4);
     cr_assert(dataset_video_frames(3, 30) == 2);
     cr_assert(dataset_video_frames(100000, 25) == 768);
-    cr_assert(read_text("frames,width,height,question_tokens,answer_tokens\n2622,640,480,10,1\n1,640,480,1,1\n", NULL, &data,
-                        &err) == 0, "%s", err.text);
+    cr_assert(read_text("frames,width,height,question_tokens,answer_tokens\n2622,640,480,10,1\n1,640,480,1,1\n", NULL,
+                        &data, &err) == 0,
+              "%s", err.text);
     cr_assert(data.kind == DATASET_VIDEO && data.n_rows == 1 && data.n_left_out == 1);
     sizes = measure(&data, 0, &q1280);
     /* 174 frames: 24,576 x 784 / 174 x 2 = 221,464 pixels a frame; 640 x 480 becomes 532 x 392: 38 x 28 patches. */
@@ -133,8 +139,8 @@ Test(dataset, tiles_and_sound_and_lengths)
     struct dataset_sizes sizes;
 
     cr_assert(dataset_tiles(448, 448, 12) == 1);
-    cr_assert(dataset_tiles(896, 448, 12) == 3);     /* 2 x 1 and the thumbnail */
-    cr_assert(dataset_tiles(1000, 1000, 12) == 10);  /* 3 x 3: 4 x 4 would be too many */
+    cr_assert(dataset_tiles(896, 448, 12) == 3);    /* 2 x 1 and the thumbnail */
+    cr_assert(dataset_tiles(1000, 1000, 12) == 10); /* 3 x 3: 4 x 4 would be too many */
     cr_assert(read_text("dataset,vit_tiles,llm_tokens\nai2d,5,1341\n", NULL, &data, &err) == 0);
     sizes = measure(&data, 0, &intern);
     cr_assert(data.kind == DATASET_TILES && sizes.length[DATASET_VISION] == 5 && sizes.length[DATASET_TOKENS] == 1341);

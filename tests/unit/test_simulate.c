@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulation's parts that can be checked without a planner: its random order, costs on the command line, its options. */
+/* The simulation's parts that can be checked without a planner: its random order, costs on the command line, its
+ * options. */
 #include <criterion/criterion.h>
 
 #include <errno.h>
@@ -10,7 +11,8 @@
 /* The same on every machine: these numbers are for ever. */
 Test(simulate, the_random_order_is_written_down)
 {
-    static const uint32_t seed1[8] = {173, 725, 123, 392, 23, 222, 494, 294}, seed2[8] = {354, 919, 267, 799, 762, 408, 435, 210};
+    static const uint32_t seed1[8] = {173, 725, 123, 392, 23, 222, 494, 294},
+                          seed2[8] = {354, 919, 267, 799, 762, 408, 435, 210};
     struct simulate_draw draw;
 
     cr_assert(simulate_draw_init(&draw, 1000, 1, NULL) == 0);
@@ -85,11 +87,16 @@ Test(simulate, costs)
     cr_assert(cost.phases[0].passes == 4 && cost.size[0] == DATASET_VISION);
     cr_assert_str_eq(cost.phases[1].name, "llm");
 
-    static const char *const wrong[] = {"1",      "1,2",       "1,2,",     "1,2,3,4,5", "1,2,x",       "1.5,2,3", "-1,2,3",
-                                        "llm=",   "llm=1,2",   "eyes=1,2,3", "",        "99999999999999999999,1,1",
+    static const char *const wrong[] = {"1",          "1,2",
+                                        "1,2,",       "1,2,3,4,5",
+                                        "1,2,x",      "1.5,2,3",
+                                        "-1,2,3",     "llm=",
+                                        "llm=1,2",    "eyes=1,2,3",
+                                        "",           "99999999999999999999,1,1",
                                         "1,2,3,9999", "vision=1,2,3+1,2"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        cr_expect(read_cost(wrong[i], DATASET_IMAGE, &cost, &err) == -EINVAL && err.text[0], "\"%s\" is taken", wrong[i]);
+        cr_expect(read_cost(wrong[i], DATASET_IMAGE, &cost, &err) == -EINVAL && err.text[0], "\"%s\" is taken",
+                  wrong[i]);
     cr_assert(read_cost("qwen2.5-vl-7b", DATASET_TILES, &cost, &err) == -EINVAL);
     cr_assert(strstr(err.text, "internvl2.5-8b"), "%s", err.text);
     cr_assert(read_cost("whisper-large-v3", DATASET_IMAGE, &cost, &err) == -EINVAL);
@@ -98,8 +105,16 @@ Test(simulate, costs)
 
 static uint32_t tolerance_of(const char *text)
 {
-    struct simulate_words words = {.ranks = 8, .per_rank = 8, .stages = 1, .nodes = 1, .batches = 1, .objective = "step",
-                                   .count = "equal", .max_pixels = "1280x28x28", .tolerance = text, .fixed_fraction = "0"};
+    struct simulate_words words = {.ranks = 8,
+                                   .per_rank = 8,
+                                   .stages = 1,
+                                   .nodes = 1,
+                                   .batches = 1,
+                                   .objective = "step",
+                                   .count = "equal",
+                                   .max_pixels = "1280x28x28",
+                                   .tolerance = text,
+                                   .fixed_fraction = "0"};
     struct simulate sim = {0};
 
     return simulate_options_read(&words, &sim, NULL) == 0 ? sim.setup.tolerance_ppm : 0;
@@ -117,8 +132,16 @@ Test(simulate, tolerances)
 
 static uint64_t pixels_of(const char *text)
 {
-    struct simulate_words words = {.ranks = 8, .per_rank = 8, .stages = 1, .nodes = 1, .batches = 1, .objective = "step",
-                                   .count = "equal", .max_pixels = text, .tolerance = "1%", .fixed_fraction = "0"};
+    struct simulate_words words = {.ranks = 8,
+                                   .per_rank = 8,
+                                   .stages = 1,
+                                   .nodes = 1,
+                                   .batches = 1,
+                                   .objective = "step",
+                                   .count = "equal",
+                                   .max_pixels = text,
+                                   .tolerance = "1%",
+                                   .fixed_fraction = "0"};
     struct simulate sim = {0};
 
     return simulate_options_read(&words, &sim, NULL) == 0 ? sim.rule.max_pixels : 0;
@@ -126,8 +149,10 @@ static uint64_t pixels_of(const char *text)
 
 Test(simulate, pixels)
 {
-    cr_assert(pixels_of("1280x28x28") == 1003520 && pixels_of("1003520") == 1003520 && pixels_of("16384*28*28") == 12845056);
-    static const char *const wrong[] = {"", "0", "28", "28x", "x28", "1280x28x28x", "99999999x99999999", "-5", "1e6", "1280 x 28"};
+    cr_assert(pixels_of("1280x28x28") == 1003520 && pixels_of("1003520") == 1003520 &&
+              pixels_of("16384*28*28") == 12845056);
+    static const char *const wrong[] = {"",   "0",   "28",       "28x", "x28", "1280x28x28x", "99999999x99999999",
+                                        "-5", "1e6", "1280 x 28"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         cr_expect(pixels_of(wrong[i]) == 0, "\"%s\" is taken", wrong[i]);
 }
