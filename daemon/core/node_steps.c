@@ -153,8 +153,9 @@ int node_on_meta(struct node *node, struct session *session, const struct wire_m
         node->stale++;
         return 0;
     }
-    if (epoch->state == LOCAL_LEAVING && (int64_t)(meta->step - epoch->abort.step) > 0)
-        return 0; /* it will never be decided, and the process is told so */
+    if (epoch->state == LOCAL_ABORTED ||
+        (epoch->state == LOCAL_LEAVING && (int64_t)(meta->step - epoch->abort.step) > 0))
+        return 0; /* it will never be decided, and the process was told so */
     slot = find(epoch, meta->step);
     if (slot && slot->at && slot->at[session->local])
         return gather_again(node, epoch, slot, slot->at[session->local] - 1, msg);
@@ -351,8 +352,8 @@ void node_on_pull(struct node *node, struct session *session, const struct wire_
     struct local_epoch *epoch = session->epoch;
     struct local_slot *slot;
 
-    if (!epoch || session->state != SESSION_RUNNING || !wire_id_is(msg->ask.epoch, epoch->id) ||
-        !acceptable(epoch, msg->ask.step)) {
+    if (!epoch || session->state != SESSION_RUNNING || epoch->state == LOCAL_ABORTED ||
+        !wire_id_is(msg->ask.epoch, epoch->id) || !acceptable(epoch, msg->ask.step)) {
         node->stale++;
         return;
     }
