@@ -30,13 +30,16 @@ static int check_head(const struct local_message *msg, size_t n_bytes, uint32_t 
 {
     const char *sender = from_process ? "a process" : "poised";
 
-    if (n_bytes != sizeof *msg)
+    /* Magic and version first: a packet of another version may have another size. */
+    if (n_bytes < offsetof(struct local_message, type))
         return err_set(err, -EPROTO, "a packet of %zu bytes from %s, not %zu", n_bytes, sender, sizeof *msg);
     if (msg->magic != LOCAL_MAGIC)
         return err_set(err, -EPROTO, "magic is 0x%" PRIx64 ": %s is not poise", msg->magic, sender);
     if (msg->version != WIRE_VERSION)
-        return err_set(err, -EPROTO, "version is %u, this side speaks %u: install the same poise on both", msg->version,
-                       WIRE_VERSION);
+        return err_set(err, -EPROTONOSUPPORT, "version is %u, this side speaks %u: install the same poise on both",
+                       msg->version, WIRE_VERSION);
+    if (n_bytes != sizeof *msg)
+        return err_set(err, -EPROTO, "a packet of %zu bytes from %s, not %zu", n_bytes, sender, sizeof *msg);
     if (msg->type == 0 || msg->type >= LOCAL_N_TYPES)
         return err_set(err, -EPROTO, "type is %u, below %u", msg->type, LOCAL_N_TYPES);
     if (!(from_process ? types[msg->type].from_process : types[msg->type].from_poised))
@@ -88,8 +91,9 @@ int local_check(const void *packet, size_t n_bytes, uint32_t n_fds, bool from_pr
 
     /* A copy: the packet may lie anywhere in a receive buffer. */
     memcpy(&msg, packet, n_bytes < sizeof msg ? n_bytes : sizeof msg);
-    if (check_head(&msg, n_bytes, n_fds, from_process, err) < 0)
-        return -EPROTO;
+    int rc = check_head(&msg, n_bytes, n_fds, from_process, err);
+    if (rc < 0)
+        return rc;
     if ((msg.type == LOCAL_OFFER || msg.type == LOCAL_RETRACT) && check_segment(&msg, from_process, err) < 0)
         return -EPROTO;
     return check_text(&msg, err);

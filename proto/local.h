@@ -38,7 +38,7 @@ struct local_message {
 };
 
 /* Checks a packet of n_bytes that came with n_fds descriptors, from a process (from_process) or from poised. Errors: -EPROTO
- * naming the member and the value. */
+ * naming the member and the value, -EPROTONOSUPPORT another version. */
 int local_check(const void *packet, size_t n_bytes, uint32_t n_fds, bool from_process, struct poise_err *err);
 
 #endif
