@@ -45,6 +45,7 @@ struct demo {
 struct demo_run {
     const char *title, *algorithm, *mode; /* algorithm NULL: the default */
     uint32_t number, n_steps;             /* number: from 1; 0 is the calibration */
+    const char *depth;                    /* steps submitted ahead; "0": the default */
 };
 
 struct demo_figures { /* of one run */
@@ -77,6 +78,7 @@ int demo_guard_start(struct demo *demo); /* makes the directory, and who removes
 void demo_guard_end(struct demo *demo);
 
 /* demo_figures.c; first: steps before it are not timed */
+uint32_t demo_first_timed(uint32_t n_steps);
 void demo_figures(const struct board *board, uint32_t first, struct demo_figures *ret_figures);
 
 /* demo_report.c */

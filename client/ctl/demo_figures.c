@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define WARM_STEPS 5 /* memory grows with the largest step so far: after a few it seldom does */
+
 struct tally { /* of one step */
     double *rank;      /* [n_ranks] cost */
     double *cost;      /* [n_ranks * n_micro_batches] */
@@ -188,6 +190,13 @@ static void time_steps(const struct board *board, uint32_t first, struct demo_fi
     figures->pipeline_p99_ns = pipelines ? percentile(pipelines, at, 99) : 0;
     free(waits);
     free(pipelines);
+}
+
+uint32_t demo_first_timed(uint32_t n_steps)
+{
+    const uint32_t first = n_steps / 5 < WARM_STEPS ? n_steps / 5 : WARM_STEPS;
+
+    return first == 0 && n_steps > 1 ? 1 : first;
 }
 
 void demo_figures(const struct board *board, uint32_t first, struct demo_figures *ret_figures)

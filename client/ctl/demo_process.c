@@ -238,7 +238,7 @@ static int spawn_trainers(struct demo *demo, const struct demo_run *run, int boa
     char *argv[] = {binary,        "--rank",       rank,         "--ranks",       ranks,        "--steps",
                     steps,         "--per-rank",   per_rank,     "--micro-batch", micro_batch,  "--job",
                     job,           "--socket-dir", demo->dir,    "--timeout-ms",  TRAINER_TIMEOUT_MS, "--board",
-                    "3",           "--mode",       (char *)run->mode, "--algorithm", (char *)run->algorithm, NULL};
+                    "3",           "--depth",      (char *)run->depth, "--mode",       (char *)run->mode, "--algorithm", (char *)run->algorithm, NULL};
 
     snprintf(binary, sizeof binary, "%s/trainer", demo->bin);
     snprintf(ranks, sizeof ranks, "%u", watch->n);

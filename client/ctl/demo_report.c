@@ -75,8 +75,9 @@ void demo_report_table(const struct demo *demo, const struct demo_run *runs, con
     printf("%-28s %6.3f %11.3f %11.1f %9s %11.2f\n\n", "perfectly balanced", 1.0, 1.0, figures[0].ideal_ms, "-",
            figures[0].step_ms / figures[0].ideal_ms);
     printf("Cost is the planner's, of the samples that arrived, the mean of all steps; by micro-batch, all ranks meet at each.\n"
-           "Tokens: of the largest micro-batch. No image: micro-batches without one. The first step fills the pipeline and\n"
-           "is not timed. Wait: all of a step's calls of poise_next. Shadow predicts what on would do and moves nothing.\n\n");
+           "Tokens: of the largest micro-batch. No image: micro-batches without one. Times and waits begin with step %u:\n"
+           "the first ones fill the pipeline and touch new memory. Wait: all of a step's calls of poise_next. Shadow predicts\n"
+           "what on would do, and moves nothing.\n\n", demo_first_timed((uint32_t)demo->opt.steps));
     sum_samples(figures, n_runs, &sum);
     printf("samples: %llu in, %llu out, %llu lost, %llu doubled, %llu corrupt; every byte was verified\n",
            (unsigned long long)sum.samples_in, (unsigned long long)sum.samples_out, (unsigned long long)sum.lost,

@@ -230,12 +230,14 @@ static int run(struct trainer *t)
 /* -------------------------------------------------------------------------------------------------------------- options */
 
 static const char usage[] = "trainer --rank R --ranks N [--steps 10] [--per-rank 8] [--micro-batch 2] [--mode on|shadow|off]\n"
-                            "        [--algorithm NAME] [--job NAME] [--socket-dir DIR] [--timeout-ms MS] [--board FD]\n";
+                            "        [--algorithm NAME] [--job NAME] [--socket-dir DIR] [--timeout-ms MS] [--depth STEPS]\n"
+                            "        [--board FD]\n";
 
 static const struct option long_options[] = {
     {"rank", 1, NULL, 'r'},      {"ranks", 1, NULL, 'n'}, {"steps", 1, NULL, 's'},      {"per-rank", 1, NULL, 'p'},
     {"micro-batch", 1, NULL, 'm'}, {"mode", 1, NULL, 'o'},  {"algorithm", 1, NULL, 'a'},  {"job", 1, NULL, 'j'},
-    {"socket-dir", 1, NULL, 'd'}, {"timeout-ms", 1, NULL, 't'}, {"board", 1, NULL, 'b'}, {NULL, 0, NULL, 0},
+    {"socket-dir", 1, NULL, 'd'}, {"timeout-ms", 1, NULL, 't'}, {"depth", 1, NULL, 'D'}, {"board", 1, NULL, 'b'},
+    {NULL, 0, NULL, 0},
 };
 
 static int set_option(struct trainer *t, int option, const char *text)
@@ -249,6 +251,7 @@ static int set_option(struct trainer *t, int option, const char *text)
     case 'p': t->n_samples = (uint32_t)number; return 0;
     case 'm': t->options.micro_batch_size = (uint32_t)number; return 0;
     case 'a': t->options.algorithm = text; return 0;
+    case 'D': t->options.prefetch_depth = (uint32_t)number; return 0;
     case 'j': t->options.job = text; return 0;
     case 'd': t->options.socket_dir = text; return 0;
     case 't': t->options.open_timeout_ms = t->options.peer_timeout_ms = (int64_t)number; return 0;
