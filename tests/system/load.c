@@ -127,14 +127,12 @@ static void make_value(struct poise *p, const struct poise_field *field, uint64_
 
     if (flags & LOAD_IN_ARENA && n)
         EXPECT(poise_alloc(p, n * size, -1, &data, &err) == 0, "alloc: %s", err.text);
-    else
-        data = malloc(n * size + 1);
+    else if (n)
+        data = malloc(n * size);
     for (size_t i = 0; i < n; i++)
         element(field->name, k, i, (unsigned char *)data + i * size, size);
     *to = (struct poise_value){
-        .field = field->name, .data = n ? data : NULL, .n_dims = shape.n_dims, .shape = {shape.extent[0], shape.extent[1]}};
-    if (n == 0 && !(flags & LOAD_IN_ARENA))
-        free(data);
+        .field = field->name, .data = data, .n_dims = shape.n_dims, .shape = {shape.extent[0], shape.extent[1]}};
 }
 
 int load_submit(struct poise *p, uint64_t step, uint32_t rank, uint32_t n, uint32_t flags, struct poise_err *err)

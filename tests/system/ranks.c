@@ -12,6 +12,9 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+#endif
 
 #define PROCESS_SECONDS 100 /* a process that hangs ends itself, and the test with it */
 #define POLL_NS 2000000     /* between two looks at a flag of the board */
@@ -69,6 +72,16 @@ void board_check(const struct board *board, uint64_t step, uint32_t n_ranks, uin
 
 /* ------------------------------------------------------------------------------------------------------------- processes */
 
+/* _exit() would skip it. */
+static int check_leaks(void)
+{
+#ifdef __SANITIZE_ADDRESS__
+    return __lsan_do_recoverable_leak_check();
+#else
+    return 0;
+#endif
+}
+
 pid_t rank_start(const struct rank_context *context, int (*run)(const struct rank_context *))
 {
     fflush(NULL);
@@ -80,7 +93,8 @@ pid_t rank_start(const struct rank_context *context, int (*run)(const struct ran
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     signal(SIGALRM, SIG_DFL);
     alarm(PROCESS_SECONDS);
-    _exit(run(context));
+    int status = run(context);
+    _exit(check_leaks() ? 23 : status);
 }
 
 int rank_wait(pid_t pid)

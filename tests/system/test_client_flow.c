@@ -3,6 +3,7 @@
  * replicas, modes. */
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "daemon.h"
@@ -423,6 +424,7 @@ static int fill_memory(const struct rank_context *c)
     rc = poise_submit(p, n, &sample, 1, sizeof sample, -1, &err);
     EXPECT(rc == -ENOMEM && strstr(err.text, "1 samples take 5.0 MB") && strstr(err.text, "memory_budget"), "%d %s", rc, err.text);
     rank_close(p);
+    free(data);
     return 0;
 }
 
