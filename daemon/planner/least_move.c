@@ -17,8 +17,26 @@
 #define CANDIDATES 8
 /* Units already chosen that may be exchanged for a better fit; more would make shedding quadratic in samples. */
 #define EXCHANGES 16
+/* The search for a better choice of what leaves: steps, the units it looks at, ranks that are searched in full, and when a
+ * choice is close enough to what no choice can beat (1/64). With eight samples a rank a greedy choice is 13 % above it. */
+#define NODES 400
+#define SEARCH_UNITS 40
+#define SMALL_RANK 16
+#define CLOSE_ENOUGH 64
 /* Steps of search for each unit, in repair: bounds the time where the target cannot be reached. */
 #define WORK_A_UNIT 400
+
+/*
+ * With few samples a rank, luck decides whether the target is reached. Tried in turn until one reaches it: as it is, with
+ * the greedy choice of what leaves, and with an aim below the target (in quarters of the tolerance), which moves a little
+ * more and leaves air for what does not fit exactly.
+ */
+static const struct attempt {
+    uint32_t below;
+    bool searches;
+} attempts[] = {{0, true}, {0, false}, {1, true}, {2, true}, {2, false}, {3, true}, {4, false}};
+#define SMALL_STEP 128 /* units: all are tried, it takes less than 0.2 ms, and the fewest bytes win */
+#define N_ATTEMPTS (sizeof attempts / sizeof *attempts)
 
 /* Counts that are to be reached: every rank's own, or those that differ by at most one, with the longer ones where most
  * samples already are. */
@@ -135,11 +153,82 @@ static bool close_gap(struct shedder *s, uint32_t rank, uint64_t rest)
     return true;
 }
 
+/* Branch and bound over which units leave: the fewest bytes that shed at least `rest`. */
+struct search {
+    const struct mover *mv;
+    const uint32_t *unit;  /* [n] most cost a byte first */
+    uint64_t *gain;        /* [n] */
+    uint32_t n, n_chosen, nodes;
+    uint8_t *chosen, *best; /* [n] */
+    uint64_t best_bytes, floor_bytes;
+};
+
+static void branch(struct search *s, uint32_t i, uint64_t rest, uint64_t bytes)
+{
+    if (rest == 0) {
+        if (bytes < s->best_bytes) {
+            s->best_bytes = bytes;
+            memcpy(s->best, s->chosen, s->n);
+        }
+        return;
+    }
+    if (i == s->n || s->nodes == 0 || s->best_bytes - s->floor_bytes <= s->floor_bytes / CLOSE_ENOUGH)
+        return;
+    s->nodes--;
+    /* At best what is left goes at this unit's bytes a cost, and no unit after it is cheaper. */
+    uint64_t more = s->mv->pb->bytes[s->unit[i]];
+    u128 least = (u128)rest * more / (s->gain[i] ? s->gain[i] : 1);
+    if (s->gain[i] == 0 || bytes + least >= s->best_bytes)
+        return;
+    s->chosen[i] = 1;
+    branch(s, i + 1, s->gain[i] < rest ? rest - s->gain[i] : 0, bytes + more);
+    s->chosen[i] = 0;
+    branch(s, i + 1, rest, bytes);
+}
+
+/* A better choice than the one at hand, if a short search finds it. The floor is its bytes if units were divisible. */
+static void choose_better(struct shedder *s, uint32_t rank, uint64_t rest)
+{
+    struct mover *mv = s->mv;
+    uint64_t gains[SEARCH_UNITS], have = 0, floor = 0, need = rest;
+    uint8_t chosen[SEARCH_UNITS] = {0}, best[SEARCH_UNITS];
+    uint32_t units[SEARCH_UNITS], n = 0;
+
+    for (uint32_t k = 0; k < s->n_taken; k++)
+        have += mv->pb->bytes[s->items[s->taken[k]].id];
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint32_t u = s->items[i].id;
+        if (mv->where[u] != IN_POOL && (gain(mv, u) == 0 || !loads_may_lose(&mv->loads, rank, u)))
+            continue;
+        if (n == SEARCH_UNITS)
+            break;
+        units[n] = u;
+        gains[n++] = gain(mv, u);
+        if (gain(mv, u) < need)
+            floor += mv->pb->bytes[u];
+        else if (need)
+            floor += (uint64_t)((u128)need * mv->pb->bytes[u] / gain(mv, u));
+        need -= gain(mv, u) < need ? gain(mv, u) : need;
+    }
+    struct search search = {.mv = mv, .unit = units, .gain = gains, .n = n, .nodes = s->n <= SMALL_RANK ? NODES : NODES / 8,
+                            .chosen = chosen, .best = best, .best_bytes = have, .floor_bytes = floor};
+    branch(&search, 0, rest, 0);
+    if (search.best_bytes == have)
+        return;
+    for (uint32_t k = 0; k < s->n_taken; k++)
+        mover_put(mv, rank, s->items[s->taken[k]].id, POISE_REASON_KEPT);
+    for (uint32_t i = 0; i < n; i++)
+        if (best[i]) {
+            mover_take(mv, units[i]);
+            mv->reason[units[i]] = POISE_REASON_SHED;
+        }
+}
+
 /* Takes what is above the target off a rank. */
 static void shed(struct shedder *s, uint32_t rank)
 {
     struct mover *mv = s->mv;
-    uint64_t rest = mover_over(mv, rank);
+    uint64_t over = mover_over(mv, rank), rest = over;
 
     s->n_taken = 0;
     if (rest == 0)
@@ -152,8 +241,9 @@ static void shed(struct shedder *s, uint32_t rank)
         rest -= gain(mv, u);
         shed_one(s, i, POISE_REASON_SHED);
     }
-    if (rest > 0 && !close_gap(s, rank, rest))
-        return; /* repair takes it from here */
+    /* What no unit closes is left to repair. */
+    if ((rest == 0 || close_gap(s, rank, rest)) && mv->searches)
+        choose_better(s, rank, over);
 }
 
 /* Units above the wanted count leave, the fewest bytes first. */
@@ -291,25 +381,58 @@ static uint8_t reason_of(const struct mover *mv, uint32_t unit)
     return mv->cost[unit] ? POISE_REASON_KEPT : POISE_REASON_ZERO;
 }
 
+/* One attempt. Aims below the target by a share of the tolerance. *ret_over: the most that a rank sticks out. */
+static int attempt(struct mover *mv, struct problem *pb, const struct attempt *how, uint64_t *ret_over)
+{
+    u128 target = pb->target, spare = pb->target - pb->bound;
+    int rc;
+
+    pb->target -= spare * how->below / 4;
+    rc = mover_init(mv, pb);
+    pb->target = target;
+    if (rc < 0)
+        return rc;
+    mv->exchanges = pb->req->count != POISE_COUNT_FREE;
+    mv->searches = how->searches;
+    mv->work = (uint64_t)WORK_A_UNIT * (pb->n_units + 64);
+    if (mv->exchanges && !alike(pb))
+        mover_open(mv);
+    else if ((rc = move_bulk(mv)) < 0)
+        return rc;
+    if (!all_placed(mv))
+        return -ENOSPC;
+    mover_aim(mv);
+    mover_repair(mv);
+    mover_return(mv);
+    *ret_over = 0;
+    for (uint32_t r = 0; r < pb->n_ranks; r++)
+        *ret_over = mover_over(mv, r) > *ret_over ? mover_over(mv, r) : *ret_over;
+    return 0;
+}
+
 int least_move_place(struct problem *pb, struct layout *layout, struct poise_err *err)
 {
-    struct mover mv;
+    uint64_t least = UINT64_MAX, over = 0;
+    u128 fewest = 0;
 
-    if (mover_init(&mv, pb) < 0)
-        return err_set(err, -ENOMEM, "no memory to plan %u samples", pb->n_samples);
-    mv.exchanges = pb->req->count != POISE_COUNT_FREE;
-    mv.work = (uint64_t)WORK_A_UNIT * (pb->n_units + 64);
-    if (mv.exchanges && !alike(pb))
-        mover_open(&mv);
-    else if (move_bulk(&mv) < 0)
-        return err_set(err, -ENOMEM, "no memory to plan %u samples", pb->n_samples);
-    if (!all_placed(&mv))
-        return err_set(err, -ENOSPC, "least_move found no rank under caps and counts for some samples");
-    mover_repair(&mv);
-    mover_return(&mv);
-    for (uint32_t u = 0; u < pb->n_units; u++) {
-        layout->rank[u] = mv.where[u];
-        layout->reason[u] = reason_of(&mv, u);
+    for (uint32_t i = 0; i < N_ATTEMPTS && (least > 0 || pb->n_units <= SMALL_STEP); i++) {
+        struct mover mv;
+        u128 bytes = 0;
+        int rc = attempt(&mv, pb, &attempts[i], &over);
+        if (rc == -ENOMEM)
+            return err_set(err, -ENOMEM, "no memory to plan %u samples", pb->n_samples);
+        for (uint32_t u = 0; rc == 0 && u < pb->n_units; u++)
+            bytes += mv.where[u] != pb->unit_rank[u] ? pb->bytes[u] : 0;
+        if (rc < 0 || over > least || (over == least && bytes >= fewest))
+            continue;
+        least = over;
+        fewest = bytes;
+        for (uint32_t u = 0; u < pb->n_units; u++) {
+            layout->rank[u] = mv.where[u];
+            layout->reason[u] = reason_of(&mv, u);
+        }
     }
+    if (least == UINT64_MAX)
+        return err_set(err, -ENOSPC, "least_move found no rank under caps and counts for some samples");
     return 0;
 }

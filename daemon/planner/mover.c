@@ -26,16 +26,23 @@ static u128 rank_target(const struct problem *pb)
 static void scale_costs(struct mover *mv)
 {
     const struct problem *pb = mv->pb;
-    u128 all = rank_target(pb);
-    uint32_t shift = 0;
 
-    while (pb->cost_total >> shift >> SUM_BITS || all >> shift >> SUM_BITS)
-        shift++;
+    while (pb->cost_total >> mv->shift >> SUM_BITS)
+        mv->shift++;
     for (uint32_t u = 0; u < pb->n_units; u++)
-        mv->cost[u] = pb->cost[u] >> shift;
+        mv->cost[u] = pb->cost[u] >> mv->shift;
+}
+
+void mover_aim(struct mover *mv)
+{
+    const struct problem *pb = mv->pb;
+    u128 all = rank_target(pb);
+
     for (uint32_t r = 0; r < pb->n_ranks; r++) {
         u128 target = pb->has_speeds ? all * pb->speed[r] / 1000000u : all;
-        mv->target[r] = target >> shift >> SUM_BITS ? (uint64_t)1 << SUM_BITS : (uint64_t)(target >> shift);
+        mv->target[r] = target >> mv->shift >> SUM_BITS ? (uint64_t)1 << SUM_BITS : (uint64_t)(target >> mv->shift);
+        if (mv->is_open)
+            mover_changed(mv, r);
     }
 }
 
@@ -59,6 +66,7 @@ int mover_init(struct mover *mv, struct problem *pb)
         heap_new(&pb->pool, pb->n_ranks, &mv->open) < 0)
         return -ENOMEM;
     scale_costs(mv);
+    mover_aim(mv);
     memset(mv->guest_first, 0xff, pb->n_ranks * sizeof *mv->guest_first);
     memcpy(mv->where, pb->unit_rank, pb->n_units * sizeof *mv->where);
     for (uint32_t i = 0; i < pb->n_units; i++) {

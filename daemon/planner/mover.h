@@ -11,6 +11,7 @@
 struct mover {
     struct problem *pb;
     struct loads loads;
+    uint32_t shift;        /* cost = the problem's cost >> shift */
     uint64_t *cost;        /* [n_units] scaled so that the sum of all fits in 62 bits */
     uint64_t *load;        /* [n_ranks] sum of them */
     uint64_t *target;      /* [n_ranks] what the rank may hold at its speed */
@@ -26,11 +27,13 @@ struct mover {
     struct heap closed;    /* ranks that need no unit, the largest hole on top */
     struct heap open;      /* ranks with slots, the most room beside small units for the others on top */
     bool is_open;
+    bool searches;         /* looks for a better choice of what leaves a rank */
     uint64_t work;         /* steps of search left */
 };
 
-/* Everything at home. -ENOMEM. */
+/* Everything at home, aiming at pb->target. -ENOMEM. */
 int mover_init(struct mover *mv, struct problem *pb);
+void mover_aim(struct mover *mv); /* at pb->target as it is now */
 
 /* Fills the heaps: from now on they follow every change. */
 void mover_open(struct mover *mv);

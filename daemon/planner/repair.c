@@ -7,11 +7,13 @@
 #include "mover.h"
 
 #define RANKS 12  /* with the largest holes that a search looks at: half of what it finds among 64 it finds among 12 */
+#define SMALLEST 24 /* units of all, whose ranks are looked at too where counts are fixed */
+#define MOST_RANKS (2 * RANKS + SMALLEST)
 #define NEAR 4    /* guests, small units and ranks tried first where little sticks out */
 #define GUESTS 16 /* of a rank that a search looks at */
 
 /* Ranks near the top of the heaps (the first entries of a heap are its largest but for few). */
-static uint32_t candidates(const struct mover *mv, uint32_t except, uint32_t ranks[2 * RANKS])
+static uint32_t candidates(const struct mover *mv, uint32_t except, uint32_t ranks[MOST_RANKS])
 {
     uint32_t n = 0;
 
@@ -21,6 +23,14 @@ static uint32_t candidates(const struct mover *mv, uint32_t except, uint32_t ran
     for (uint32_t i = 0, k = 0; i < mv->closed.n && k < RANKS; i++, k++)
         if (mv->closed.id[i] != except)
             ranks[n++] = mv->closed.id[i];
+    /* Beside a giant only the smallest units of all will do, wherever they are. */
+    for (uint32_t i = 0; mv->exchanges && i < mv->pb->n_units && i < SMALLEST; i++) {
+        uint32_t at = mv->where[mv->pb->sorted[mv->pb->n_units - 1 - i].id], k = 0;
+        while (k < n && ranks[k] != at)
+            k++;
+        if (at != IN_POOL && at != except && k == n)
+            ranks[n++] = at;
+    }
     return n;
 }
 
@@ -82,7 +92,7 @@ static void leaver_in(struct mover *mv, uint32_t rank, uint32_t unit, struct cha
 /* Somewhere under the caps, even above the target: where it sticks out least of those seen first, else home, else anywhere. */
 static bool put_anywhere(struct mover *mv, uint32_t unit)
 {
-    uint32_t ranks[2 * RANKS], n = candidates(mv, PLAN_ANY, ranks), best = PLAN_ANY, home = mv->pb->unit_rank[unit];
+    uint32_t ranks[MOST_RANKS], n = candidates(mv, PLAN_ANY, ranks), best = PLAN_ANY, home = mv->pb->unit_rank[unit];
 
     for (uint32_t i = 0; i < n; i++)
         if ((!mv->exchanges || mv->slots[ranks[i]] > 0) && loads_fits(&mv->loads, ranks[i], unit) &&
@@ -101,7 +111,7 @@ static bool put_anywhere(struct mover *mv, uint32_t unit)
 
 bool mover_squeeze(struct mover *mv, uint32_t unit)
 {
-    uint32_t ranks[2 * RANKS];
+    uint32_t ranks[MOST_RANKS];
 
     /* What is pushed out is smaller each time, so this ends. */
     while (!mover_refill(mv, unit)) {
@@ -259,7 +269,7 @@ static void search_all(struct mover *mv, uint32_t rank, const uint32_t *ranks, u
 static bool improve(struct mover *mv, uint32_t rank)
 {
     struct change best = {.unit = PLAN_ANY};
-    uint32_t ranks[2 * RANKS], n = candidates(mv, rank, ranks);
+    uint32_t ranks[MOST_RANKS], n = candidates(mv, rank, ranks);
 
     if (mv->work > 2 * NEAR * NEAR)
         search_small(mv, rank, ranks, n, &best);
@@ -278,14 +288,38 @@ void mover_repair(struct mover *mv)
             ;
 }
 
+/* A smaller unit of the same rank that can go in this one's place: the fewest bytes. PLAN_ANY: none. */
+static uint32_t substitute(struct mover *mv, uint32_t unit)
+{
+    const struct problem *pb = mv->pb;
+    uint32_t home = pb->unit_rank[unit], at = mv->where[unit], best = PLAN_ANY;
+    uint64_t hole = mover_hole(mv, home), cost = mv->cost[unit];
+
+    for (uint32_t i = first_at_most(mv, home, cost), seen = 0; i < pb->unit_of_rank[home + 1] && seen < GUESTS; i++, seen++) {
+        uint32_t v = mv->home[i];
+        struct change back = {.unit = unit, .rank = home, .back = v};
+        if (cost - mv->cost[v] > hole)
+            break;
+        if (mv->where[v] == home && mover_may_move(mv, v) && pb->bytes[v] < pb->bytes[best == PLAN_ANY ? unit : best] &&
+            unit_size(pb, v) == unit_size(pb, unit) && allowed(mv, at, &back))
+            best = v;
+    }
+    return best;
+}
+
 void mover_return(struct mover *mv)
 {
-    for (uint32_t u = 0; u < mv->pb->n_units && !mv->exchanges; u++) {
-        uint32_t home = mv->pb->unit_rank[u], at = mv->where[u];
+    for (uint32_t u = 0; u < mv->pb->n_units && mv->work > GUESTS; u++) {
+        uint32_t home = mv->pb->unit_rank[u], at = mv->where[u], v;
         struct change back = {.unit = u, .rank = home, .back = PLAN_ANY};
-        if (at == home || mover_hole(mv, home) < mv->cost[u] || !allowed(mv, at, &back))
+        if (at == home)
             continue;
-        mover_take(mv, u);
-        mover_put(mv, home, u, POISE_REASON_KEPT);
+        mv->work -= GUESTS;
+        if (!mv->exchanges && mover_hole(mv, home) >= mv->cost[u] && allowed(mv, at, &back)) {
+            mover_take(mv, u);
+            mover_put(mv, home, u, POISE_REASON_KEPT);
+        } else if (mover_hole(mv, home) > 0 && (v = substitute(mv, u)) != PLAN_ANY) {
+            apply(mv, at, &(struct change){.unit = u, .rank = home, .back = v});
+        }
     }
 }
