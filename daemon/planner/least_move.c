@@ -87,9 +87,25 @@ static uint64_t density_key(const struct mover *mv, uint32_t unit, uint32_t shif
     return ~(((mv->cost[unit] >> shift) << 23) / (mv->pb->bytes[unit] + 1));
 }
 
+/* What shedding the unit helps. One that no rank has room for stays: it would only push others out. */
 static uint64_t gain(const struct mover *mv, uint32_t unit)
 {
-    return mv->cost[unit] > mv->small ? mv->cost[unit] - mv->small : 0;
+    return mv->cost[unit] > mv->small && mv->cost[unit] <= mv->most_room ? mv->cost[unit] - mv->small : 0;
+}
+
+/* The largest unit that some rank could take in. */
+static uint64_t most_room(const struct mover *mv)
+{
+    const struct problem *pb = mv->pb;
+    uint64_t most = 0;
+
+    for (uint32_t r = 0; r < pb->n_ranks; r++) {
+        uint64_t room = mover_hole(mv, r);
+        if (mv->exchanges && pb->unit_of_rank[r + 1] > pb->unit_of_rank[r])
+            room += mv->cost[mv->home[pb->unit_of_rank[r + 1] - 1]];
+        most = room > most ? room : most;
+    }
+    return most;
 }
 
 static void list_units(struct shedder *s, uint32_t rank)
@@ -127,6 +143,8 @@ static bool close_gap(struct shedder *s, uint32_t rank, uint64_t rest)
         uint32_t u = s->items[i].id;
         int64_t bytes = (int64_t)(mv->pb->bytes[u] >> 1);
         if (mv->where[u] == IN_POOL || !loads_may_lose(&mv->loads, rank, u))
+            continue;
+        if (gain(mv, u) == 0)
             continue;
         if (gain(mv, u) >= rest && bytes < least) {
             least = bytes;
@@ -224,26 +242,41 @@ static void choose_better(struct shedder *s, uint32_t rank, uint64_t rest)
         }
 }
 
-/* Takes what is above the target off a rank. */
-static void shed(struct shedder *s, uint32_t rank)
+static bool shed_within(struct shedder *s, uint32_t rank)
 {
     struct mover *mv = s->mv;
     uint64_t over = mover_over(mv, rank), rest = over;
 
-    s->n_taken = 0;
-    if (rest == 0)
-        return;
-    list_units(s, rank);
     for (uint32_t i = 0; i < s->n && rest > 0; i++) {
         uint32_t u = s->items[i].id;
-        if (gain(mv, u) == 0 || gain(mv, u) > rest || !loads_may_lose(&mv->loads, rank, u))
+        if (mv->where[u] == IN_POOL || gain(mv, u) == 0 || gain(mv, u) > rest || !loads_may_lose(&mv->loads, rank, u))
             continue;
         rest -= gain(mv, u);
         shed_one(s, i, POISE_REASON_SHED);
     }
-    /* What no unit closes is left to repair. */
-    if ((rest == 0 || close_gap(s, rank, rest)) && mv->searches)
+    if (rest > 0 && !close_gap(s, rank, rest))
+        return false;
+    if (mv->searches)
         choose_better(s, rank, over);
+    return true;
+}
+
+/* Takes what is above the target off a rank. Where what others have room for is not enough, larger units leave as well. */
+static void shed(struct shedder *s, uint32_t rank)
+{
+    uint64_t most_room = s->mv->most_room;
+
+    s->n_taken = 0;
+    if (mover_over(s->mv, rank) == 0)
+        return;
+    list_units(s, rank);
+    if (shed_within(s, rank))
+        return;
+    while (s->n_taken)
+        mover_put(s->mv, rank, s->items[s->taken[--s->n_taken]].id, POISE_REASON_KEPT);
+    s->mv->most_room = UINT64_MAX;
+    shed_within(s, rank); /* what is left is for repair */
+    s->mv->most_room = most_room;
 }
 
 /* Units above the wanted count leave, the fewest bytes first. */
@@ -339,6 +372,7 @@ static int move_bulk(struct mover *mv)
     if (!want || !s.items || !s.scratch || !s.taken || want_counts(pb, want) < 0)
         return -ENOMEM;
     mv->small = mv->exchanges ? small_cost(mv) : 0;
+    mv->most_room = most_room(mv);
     for (uint32_t r = 0; r < pb->n_ranks; r++) {
         uint32_t g = pb->size ? pb->size[0] : 1, n = mv->loads.count[r];
         shed(&s, r);

@@ -24,6 +24,7 @@ struct mover {
     bool exchanges;        /* counts are fixed: what comes in needs a slot, which opens when something leaves */
     uint32_t *slots;       /* [n_ranks] units still to come */
     uint64_t small;        /* what a slot will be filled with, about: the cost of a small unit */
+    uint64_t most_room;    /* the largest unit that some rank could take in, before anything moved */
     struct heap closed;    /* ranks that need no unit, the largest hole on top */
     struct heap open;      /* ranks with slots, the most room beside small units for the others on top */
     bool is_open;
