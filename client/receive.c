@@ -161,21 +161,21 @@ static struct block *make_room(struct receive *receive, uint64_t bytes)
     }
 }
 
-/* Head room of a quarter, but never at the price of the second slot. */
+/* Half of head room, for sizes of real batches have long tails; but never at the price of the second slot. */
 static uint64_t wanted_bytes(const struct receive *receive, uint64_t need)
 {
     uint64_t largest = receive->largest_step > need ? receive->largest_step : need;
-    uint64_t roomy = largest + largest / 4, half = receive->budget / 2 / page_bytes() * page_bytes();
+    uint64_t roomy = largest + largest / 2, half = receive->budget / 2 / page_bytes() * page_bytes();
 
     if (roomy > half)
         roomy = largest <= half ? half : largest;
     return round_up(roomy, page_bytes());
 }
 
-/* Free blocks that the steps have outgrown, where two of the present size fit the budget. */
+/* Free blocks that the steps have outgrown. Where the budget holds few of the present size, smaller ones are of use. */
 static void drop_outgrown(struct receive *receive)
 {
-    if (receive->budget / 2 < receive->largest_step)
+    if (receive->budget / 4 < receive->largest_step)
         return;
     for (uint32_t i = 0; i < MAX_BLOCKS; i++) {
         struct block *block = &receive->blocks[i];

@@ -98,6 +98,41 @@ Test(arena, a_steady_job_makes_no_segment_after_its_first_steps)
     arena_free(arena);
 }
 
+/* Making a segment touches cold memory, so steps of all sizes, with a long tail, must soon live on what is there. */
+static uint32_t segments_made(uint64_t budget, uint64_t unit)
+{
+    struct arena *arena = make(budget);
+    struct arena_change change;
+    uint64_t seed = 77, oldest = 0;
+    uint32_t n_made = 0;
+
+    for (uint64_t step = 0; step < 300; step++) {
+        for (int i = 0; i < 8; i++) {
+            uint64_t bytes = samples_below(&seed, unit) << samples_below(&seed, 4);
+            void *data;
+            int rc;
+
+            while ((rc = arena_alloc(arena, bytes, &data, NULL)) == -EAGAIN)
+                arena_done(arena, oldest++);
+            cr_assert_eq(rc, 0);
+        }
+        cr_assert_eq(arena_commit(arena, step, NULL), 0);
+        while (arena_next_change(arena, &change))
+            n_made += change.offer;
+        while (oldest + 3 <= step)
+            arena_done(arena, oldest++);
+    }
+    arena_free(arena);
+    return n_made;
+}
+
+Test(arena, batches_of_uneven_sizes_do_not_make_new_segments_for_ever)
+{
+    uint32_t ample = segments_made(64 * MB, 40000), tight = segments_made(6 * MB, 40000);
+
+    cr_assert(ample <= 12 && tight <= 24, "%u with room, %u without", ample, tight);
+}
+
 Test(arena, two_of_the_largest_step_fit_where_the_budget_allows)
 {
     struct arena *arena = make(20 * MB);
