@@ -153,6 +153,50 @@ Test(daemon_step, a_job_that_names_coordinators_is_refused_not_left_waiting)
     test_daemon_end(&daemon);
 }
 
+Test(daemon_step, a_job_of_the_same_name_of_another_user_is_another_job)
+{
+    struct test_daemon daemon;
+    struct test_peer peer;
+    int status, joined[2], done[2];
+    char byte;
+    if (geteuid() != 0)
+        cr_skip("needs root");
+    test_daemon_start(&daemon, NULL);
+    cr_assert(pipe(joined) == 0 && pipe(done) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        close(done[1]);
+        if (setuid(1000) < 0)
+            _exit(1);
+        test_peer_connect(&peer, &daemon);
+        test_peer_join(&peer, "job", 0, 1);
+        test_peer_roster(&peer);
+        _exit(write(joined[1], "", 1) == 1 && read(done[0], &byte, 1) == 0 ? 0 : 2);
+    }
+    close(done[0]);
+    cr_assert_eq(read(joined[0], &byte, 1), 1);
+    test_peer_connect(&peer, &daemon);
+    test_peer_join(&peer, "job", 0, 1);
+    test_peer_roster(&peer);
+    json_t *json = status_of(&daemon), *groups = json_object_get(json, "groups"), *group;
+    size_t i;
+    int64_t uids = 0;
+    cr_assert_eq(json_array_size(groups), 2);
+    json_array_foreach(groups, i, group) {
+        uids += json_integer_value(json_object_get(group, "uid"));
+        cr_assert_eq(json_array_size(json_object_get(group, "processes")), 1);
+    }
+    cr_assert_eq(uids, 1000);
+    json_decref(json);
+    close(done[1]);
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(status, 0);
+    close(joined[0]);
+    close(joined[1]);
+    test_peer_close(&peer);
+    test_daemon_end(&daemon);
+}
+
 Test(daemon_step, who_is_waited_for_is_said)
 {
     struct test_daemon daemon;
