@@ -183,9 +183,10 @@ int schema_new(const struct tables *tables, const struct wire_id *hashes, uint32
     const struct wire_table **list = core_alloc(n_ranks, sizeof *list);
     int r = -ENOMEM;
 
+    if (schema)
+        schema->n_refs = 1;
     if (!schema || !list)
         goto fail;
-    schema->n_refs = 1;
     schema->n_ranks = n_ranks;
     schema->hashes = core_alloc(n_ranks, sizeof *schema->hashes);
     schema->n_rank_axes = core_alloc(n_ranks, sizeof *schema->n_rank_axes);

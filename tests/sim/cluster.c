@@ -524,6 +524,17 @@ void sim_start(struct sim *sim, const struct sim_config *config)
     make_processes(sim);
 }
 
+void sim_forget_steps(struct sim *sim)
+{
+    for (uint32_t i = 0; i < sim->n_step_slots; i++) {
+        for (uint32_t rank = 0; sim->steps[i].slices && rank < sim->config.n_ranks; rank++)
+            wire_free(sim->steps[i].slices[rank]);
+        free(sim->steps[i].slices);
+    }
+    memset(sim->steps, 0, sim->n_step_slots * sizeof *sim->steps);
+    sim->n_checked = sim->n_samples = 0;
+}
+
 void sim_stop(struct sim *sim)
 {
     for (uint32_t i = 0; i < sim->config.n_nodes; i++)
@@ -532,11 +543,7 @@ void sim_stop(struct sim *sim)
         coordinator_free(sim->coordinators[i].coordinator);
     for (uint32_t i = 0; i < sim->n_processes; i++)
         ledger_free(sim->processes[i].ledger);
-    for (uint32_t i = 0; i < sim->n_step_slots; i++) {
-        for (uint32_t rank = 0; sim->steps[i].slices && rank < sim->config.n_ranks; rank++)
-            wire_free(sim->steps[i].slices[rank]);
-        free(sim->steps[i].slices);
-    }
+    sim_forget_steps(sim);
     while (sim->n_heap) {
         struct sim_event *event = pop(sim);
 

@@ -116,6 +116,8 @@ struct sim {
 /* Everything up at time 0; processes open within the first 50 ms. */
 void sim_start(struct sim *sim, const struct sim_config *config);
 void sim_stop(struct sim *sim);
+/* What was seen so far is of another epoch. */
+void sim_forget_steps(struct sim *sim);
 
 /* Until all processes that live have finished (or `until` says true), at most limit_ms of virtual time from now. True if so. */
 bool sim_run(struct sim *sim, uint64_t limit_ms, bool (*until)(const struct sim *));

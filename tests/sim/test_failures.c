@@ -103,8 +103,7 @@ Test(failures, the_group_forms_again_after_a_death)
     first = sim.processes[0].epoch;
     sim_kill_process(&sim, 2, 0);
     cr_assert(sim_run(&sim, 1000, all_over));
-    memset(sim.steps, 0, sim.n_step_slots * sizeof *sim.steps); /* a new run from the first step; leaks, as tests may */
-    sim.n_checked = 0;
+    sim_forget_steps(&sim);
     for (uint32_t i = 0; i < 4; i++) {
         if (i != 2)
             sim_kill_process(&sim, i, 0);
