@@ -465,6 +465,47 @@ Test(daemon_step, a_killed_daemon_is_a_pause)
     test_daemon_end(&daemon);
 }
 
+Test(daemon_step, a_daemon_that_stood_still_loses_nobody)
+{
+    struct test_daemon daemon;
+    struct test_peer peers[2];
+    uint64_t length[2];
+    test_daemon_start(&daemon, (const char *const[]){"--node-timeout-ms", "300", "--heartbeat-ms", "50", "--silence-ms", "200",
+                                                     "--beacon-ms", "50", NULL});
+    join_all(&daemon, peers, 2);
+    for (uint64_t step = 0; step < 3; step++) {
+        kill(daemon.pid, SIGSTOP);
+        submit(peers, step); /* waits in the sockets meanwhile */
+        poll(NULL, 0, 700);  /* the stall itself: more than twice the timeout */
+        kill(daemon.pid, SIGCONT);
+        expect_plan(peers, step, length);
+    }
+    cr_assert_null(test_peer_wait(&peers[0], WIRE_ABORT, 400));
+    close_all(peers, 2);
+    test_daemon_end(&daemon);
+}
+
+Test(daemon_step, a_flood_of_messages_starves_nobody)
+{
+    struct test_daemon daemon;
+    struct test_peer peers[2];
+    uint64_t length[2];
+    test_daemon_start(&daemon, NULL);
+    join_all(&daemon, peers, 2);
+    struct wire_message report = {.type = WIRE_REPORT, .report = {.epoch = peers[0].epoch, .rank = 0}};
+    for (uint64_t step = 0; step < 3; step++) {
+        for (int i = 0; i < 5000; i++)
+            test_peer_send(&peers[0], &report);
+        json_t *json = status_of(&daemon);
+        cr_assert_leq(json_integer_value(json_object_get(json, "queued")), 400, "what is not read waits with its sender");
+        json_decref(json);
+        submit(peers, step);
+        expect_plan(peers, step, length);
+    }
+    close_all(peers, 2);
+    test_daemon_end(&daemon);
+}
+
 /* ----------------------------------------------------------------------------------------------------------------- mode */
 
 static int post_mode_as(const struct test_daemon *daemon, uid_t uid, const char *url)
