@@ -67,7 +67,8 @@ static uint64_t small_cost(const struct mover *mv)
 
     for (uint32_t r = 0; r < pb->n_ranks; r++)
         if (mover_over(mv, r) == 0 && pb->unit_of_rank[r + 1] > pb->unit_of_rank[r]) {
-            sum += mv->cost[mv->home[pb->unit_of_rank[r + 1] - 1]];
+            uint32_t k = pb->unit_of_rank[r + 1] - pb->unit_of_rank[r];
+            sum += mv->cost[mv->home[pb->unit_of_rank[r + 1] - 1 - k / 10]];
             n++;
         }
     return n ? (uint64_t)(sum / n) : 0;

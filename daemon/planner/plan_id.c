@@ -21,6 +21,8 @@ struct digest {
 
 static void flush(struct digest *d)
 {
+    if (d->n == 0)
+        return;
     XXH3_128bits_update(&d->state, d->bytes, d->n * 8u);
     d->n = 0;
 }
@@ -53,6 +55,13 @@ static void put32(struct digest *d, const uint32_t *column, uint64_t n, uint32_t
 
 static void put64(struct digest *d, const uint64_t *column, uint64_t n, uint64_t none)
 {
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    if (column) { /* memory is canonical as it is */
+        flush(d);
+        XXH3_128bits_update(&d->state, column, n * sizeof *column);
+        return;
+    }
+#endif
     for (uint64_t i = 0; i < n; i++)
         put(d, column ? column[i] : none);
 }
