@@ -18,6 +18,7 @@ struct control_place { /* a published step: its directory */
     uint32_t segment, generation; /* of the owner's arena */
     uint64_t offset, bytes;
     uint32_t n_samples;
+    uint64_t published_ns; /* CLOCK_MONOTONIC, for measurements alone; 0: not told */
 };
 
 struct control_page; /* the layout, in control.c */

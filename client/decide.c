@@ -65,14 +65,10 @@ static int take_table(struct poise *p, const struct wire_outcome *o, struct pois
 /* Under lock. */
 static void begin_plan(struct poise *p, struct step *record, const struct wire_outcome *o)
 {
-    uint64_t took_ns = handle_now_ns() - record->submitted_ns;
-
     record->state = STEP_DECIDED;
-    record->decided_ns = record->submitted_ns + took_ns;
     record->n_micro_batches = o->n_micro_batches;
     record->n_in = o->slices[0].n_in;
-    if (took_ns < p->shortest_ns)
-        p->shortest_ns = took_ns;
+    p->decided_ns[o->step % HANDLE_STEPS] = handle_now_ns();
 }
 
 /* Under lock: this rank's samples of the step go nowhere. */

@@ -162,7 +162,6 @@ int handle_new(struct settings *settings, struct poise **ret_p, struct poise_err
     p->doorbell_fd = -1;
     p->control.segment.fd = -1;
     p->outbox_tail = &p->outbox;
-    p->shortest_ns = UINT64_MAX;
     p->sent_rank = POISE_NONE;
     init_locks(p);
     p->iterators = calloc(settings->n_iterators, sizeof *p->iterators);

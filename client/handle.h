@@ -49,7 +49,6 @@ struct step { /* of this rank, under lock */
     uint32_t n_micro_batches, n_ready;
     uint32_t n_passed;         /* iterators that are past it */
     struct delivered *set;     /* its micro-batches; one reference an iterator and micro-batch that was not taken yet */
-    uint64_t submitted_ns, decided_ns;
     uint64_t exposed_ns;       /* that poise_next() waited in it */
     struct directory_sample *own; /* plan-only groups: what this rank's own rows say; [n_samples] */
     struct poise_err error;    /* STEP_ERROR */
@@ -155,7 +154,7 @@ struct poise {
     uint64_t waiting_since_ms, waiting_step; /* for the notice about a long wait */
     uint64_t highest_seen;  /* outcome that came too early */
     bool saw_later;
-    uint64_t shortest_ns;   /* from a submission to its outcome: what deciding takes when nobody is late */
+    uint64_t decided_ns[HANDLE_STEPS]; /* when the outcome came */
     bool wants_table;       /* an outcome named a merged table that is not here */
     bool settled;           /* after an abort: what was under way is given back */
     bool leave_sent;

@@ -42,6 +42,8 @@ struct shuffle {
     uint32_t part, row;               /* next to be filled */
     bool verify;
     uint64_t begin_ns;
+    uint64_t no_room_ns;  /* since when reserving fails; 0: it does not */
+    uint64_t waited_ns;   /* for the trainer to release batches: no part of what the pipeline takes */
 };
 
 int shuffle_new(uint64_t first_step, uint32_t n_ranks, struct shuffle **ret_shuffle, struct poise_err *err)
@@ -132,6 +134,7 @@ static int begin(struct poise *p, struct poise_err *err)
     if (rc < 0)
         return rc;
     sh->begin_ns = handle_now_ns();
+    sh->no_room_ns = sh->waited_ns = 0;
     list_sources(sh);
     sh->samples = calloc(n_in + 1, sizeof *sh->samples);
     sh->values = calloc(n_in * n_fields + 1, sizeof *sh->values);
@@ -309,10 +312,14 @@ static int reserve(struct poise *p, struct poise_err *err)
     }
     if (rc == 0)
         rc = receive_reserve(p->receive, sh->next, sh->part_bytes, n_parts, p->settings.n_iterators, &sh->set->slot, err);
+    if (rc == -EAGAIN && sh->no_room_ns == 0)
+        sh->no_room_ns = handle_now_ns();
     if (rc == -EAGAIN)
         set_wait(p, SHUFFLE_WAITS_ROOM, POISE_NONE);
     if (rc < 0)
         return rc;
+    if (sh->no_room_ns)
+        sh->waited_ns = handle_now_ns() - sh->no_room_ns;
     for (uint32_t b = 0; b < n_parts; b++) {
         struct assemble_input in = input_of(p, b);
         assemble_place(&in, sh->set->slot->parts[b].data, fields_of(sh, b),
@@ -380,10 +387,26 @@ static int fill(struct poise *p, struct poise_err *err)
 
 /* -------------------------------------------------------------------------------------------------------------- finishing */
 
+/* From the last rank's submission to the outcome here. Peers' clocks are this one's; what they say is only shown. */
+static uint64_t deciding_ns(const struct poise *p)
+{
+    uint64_t last_ns = 0, decided_ns = p->decided_ns[p->shuffle->next % HANDLE_STEPS];
+
+    for (uint32_t rank = 0; rank < p->settings.join.n_ranks; rank++) {
+        struct control_view view = control_own(&p->control);
+        struct control_place place;
+        if (rank != p->settings.join.rank && !peers_control(p->peers, rank, &view))
+            continue;
+        if (control_read(view, p->shuffle->next, &place) == 0 && place.published_ns > last_ns)
+            last_ns = place.published_ns;
+    }
+    return last_ns && last_ns < decided_ns ? decided_ns - last_ns : 0;
+}
+
 static void count(struct poise *p)
 {
     struct shuffle *sh = p->shuffle;
-    uint64_t now_ns = handle_now_ns(), from_peers = 0, assembled = 0;
+    uint64_t took_ns = handle_now_ns() - sh->begin_ns - sh->waited_ns, from_peers = 0, assembled = 0;
 
     for (uint32_t i = 0; i < sh->slice->n_in; i++) {
         if (sh->slice->in_rank[i] != p->settings.join.rank)
@@ -392,12 +415,10 @@ static void count(struct poise *p)
     for (uint32_t b = 0; b < sh->set->n_micro_batches; b++)
         assembled += sh->part_bytes[b];
     pthread_mutex_lock(&p->lock);
-    const struct step *record = &p->steps[sh->next % HANDLE_STEPS];
-    uint64_t deciding_ns = p->shortest_ns == UINT64_MAX ? 0 : p->shortest_ns;
     p->stats.bytes_local += from_peers;
     p->stats.assembled_bytes_total += assembled;
-    p->stats.shuffle_ns_total += now_ns - sh->begin_ns;
-    p->stats.pipeline_ns_last = now_ns - record->decided_ns + deciding_ns;
+    p->stats.shuffle_ns_total += took_ns;
+    p->stats.pipeline_ns_last = deciding_ns(p) + took_ns;
     pthread_mutex_unlock(&p->lock);
 }
 

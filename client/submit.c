@@ -84,8 +84,7 @@ static int commit(struct poise *p, struct prepared *prepared, struct poise_err *
     if (rc < 0)
         return rc;
     free(record->own);
-    *record = (struct step){
-        .step = step, .state = STEP_SUBMITTED, .n_samples = n_samples, .submitted_ns = handle_now_ns()};
+    *record = (struct step){.step = step, .state = STEP_SUBMITTED, .n_samples = n_samples};
     p->table_of[step % HANDLE_STEPS] = p->fields_told;
     *p->outbox_tail = prepared->out;
     p->outbox_tail = &prepared->out->next;
@@ -320,7 +319,7 @@ static struct directory_sample *own_rows(const struct features *f)
 }
 
 /* Under produce: the three strokes. */
-static int publish(struct poise *p, uint64_t step, struct prepared *prepared, const struct control_place *place,
+static int publish(struct poise *p, uint64_t step, struct prepared *prepared, struct control_place *place,
                    struct directory_sample *own, struct poise_err *err)
 {
     uint32_t n_fields = p->table.n_fields;
@@ -328,8 +327,10 @@ static int publish(struct poise *p, uint64_t step, struct prepared *prepared, co
 
     pthread_mutex_lock(&p->lock);
     rc = handle_dead(p, step, err);
-    if (rc == 0 && place)
+    if (rc == 0 && place) {
+        place->published_ns = handle_now_ns();
         control_publish(&p->control, step, place);
+    }
     if (rc == 0) {
         p->fields_told = n_fields;
         p->hash_told = p->settings.join.replica == 0 ? p->table_hash : p->hash_told;
