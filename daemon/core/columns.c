@@ -136,8 +136,9 @@ static int allocate(const struct outcome_input *in, struct columns *c, const str
     return 0;
 }
 
-static int fill_attention(const struct wire_meta *meta, uint32_t rank, uint64_t *to, size_t stride, uint32_t n_phases,
-                          struct poise_err *err)
+/* A square that does not fit is the largest number: in a phase that looks at it the planner refuses the cost, and a phase
+ * that does not may have any length. */
+static void fill_attention(const struct wire_meta *meta, uint64_t *to, size_t stride, uint32_t n_phases)
 {
     for (uint32_t phase = 0; phase < n_phases; phase++) {
         const uint64_t *length = meta->length + (size_t)phase * meta->n_samples;
@@ -148,11 +149,9 @@ static int fill_attention(const struct wire_meta *meta, uint32_t rank, uint64_t 
             if (meta->attention)
                 *at = meta->attention[(size_t)phase * meta->n_samples + i];
             else if (__builtin_mul_overflow(length[i], length[i], at))
-                return err_set_at(err, -ERANGE, rank, i, NULL, "rank %u sample %u: length %llu squared does not fit",
-                                  rank, i, (unsigned long long)length[i]);
+                *at = UINT64_MAX;
         }
     }
-    return 0;
 }
 
 static int add_up(struct columns *c, const struct wire_meta *meta, uint32_t rank, struct poise_err *err)
@@ -192,10 +191,10 @@ static int fill_rank(const struct outcome_input *in, struct columns *c, uint32_t
     if (n == 0)
         return 0;
     r = add_up(c, meta, rank, err);
-    if (r == 0 && c->attention)
-        r = fill_attention(meta, rank, c->attention + at, c->n_total, in->options->n_phases, err);
     if (r < 0)
         return r;
+    if (c->attention)
+        fill_attention(meta, c->attention + at, c->n_total, in->options->n_phases);
     memcpy(c->bytes + at, meta->bytes, n * sizeof *c->bytes);
     memcpy(c->loss_tokens + at, meta->loss_tokens, n * sizeof *c->loss_tokens);
     for (uint32_t phase = 0; phase < in->options->n_phases; phase++)

@@ -143,9 +143,10 @@ static int plan_new(uint32_t n, struct poise_plan *plan)
     return -ENOMEM;
 }
 
-/* How many (rank, arrival micro-batch) hold a sample. */
-static int count_arrival(const struct columns *c, const uint32_t *micro_batch, uint64_t *ret_n)
+/* How many (rank, arrival micro-batch) hold a sample, where ranks say which. */
+static int count_given(const struct columns *c, uint64_t *ret_n)
 {
+    const uint32_t *micro_batch = c->micro_batch;
     uint32_t highest = 0, *seen;
     uint64_t n = 0;
 
@@ -162,6 +163,31 @@ static int count_arrival(const struct columns *c, const uint32_t *micro_batch, u
         }
     core_free(seen);
     *ret_n = n;
+    return 0;
+}
+
+/* The same for the planner's default: consecutive pieces of micro_batch_size, or n_micro_batches equal ones. */
+static uint64_t count_default(const struct columns *c)
+{
+    uint32_t size = c->req.micro_batch_size, pieces = c->req.n_micro_batches ? c->req.n_micro_batches : 1;
+    uint64_t n = 0;
+
+    for (uint32_t rank = 0; rank < c->req.n_ranks; rank++) {
+        uint32_t samples = c->n_samples[rank];
+
+        if (size)
+            n += samples / size + (samples % size > 0);
+        else
+            n += samples < pieces ? samples : pieces;
+    }
+    return n;
+}
+
+static int count_arrival(const struct columns *c, uint64_t *ret_n)
+{
+    if (c->micro_batch)
+        return count_given(c, ret_n);
+    *ret_n = count_default(c);
     return 0;
 }
 
@@ -189,10 +215,9 @@ static void fill_totals(const struct columns *c, const struct poise_quality *q, 
 static int plan_step(const struct columns *c, uint32_t mode, struct poise_plan *arrival, struct poise_plan *plan,
                      struct poise_plan **ret_deliver, struct poise_quality *ret_told, struct poise_err *err)
 {
-    bool want_arrival = mode != POISE_MODE_ON || !c->micro_batch;
     int r = 0;
 
-    if (want_arrival)
+    if (mode != POISE_MODE_ON)
         r = plan_arrival(&c->req, arrival, err);
     if (r < 0)
         return r;
@@ -231,7 +256,7 @@ static int plan_into(const struct outcome_input *in, const struct columns *c, st
     if (r == 0)
         r = plan_step(c, mode, &arrival, &plan, &deliver, &told, err);
     if (r == 0)
-        r = count_arrival(c, c->micro_batch ? c->micro_batch : arrival.micro_batch, &outcome->totals.arrival_micro_batches);
+        r = count_arrival(c, &outcome->totals.arrival_micro_batches);
     if (r == 0)
         r = slices_make(c, deliver, mode == POISE_MODE_ON, outcome, err);
     if (r == 0) {

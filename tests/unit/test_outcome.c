@@ -288,6 +288,24 @@ Test(outcome, sums_that_do_not_fit_name_rank_and_sample)
     step_free(&s);
 }
 
+Test(outcome, attention_that_some_give_and_some_do_not)
+{
+    struct step s;
+
+    step_new(&s, 2, 1);
+    case_meta(&s.metas[0], 0, 0, 7, LENGTHS(1, 2));
+    case_meta(&s.metas[1], 1, 0, 7, LENGTHS(1, 1ull << 33)); /* its square does not fit, and nobody looks at it */
+    s.metas[0].attention[0] = 1;
+    s.metas[0].attention[1] = 4;
+    s.metas[0].meta.attention = s.metas[0].attention;
+    s.metas[1].bytes[1] = 4;
+    step_make(&s, WIRE_OUTCOME_PLAN);
+    s.options.phases[0].quadratic = 1;
+    step_make(&s, WIRE_OUTCOME_ERROR);
+    cr_assert(strstr(s.outcome->error.text, "rank 1"), "%s", s.outcome->error.text);
+    step_free(&s);
+}
+
 Test(outcome, extents_are_put_in_the_merged_order)
 {
     struct step s;
@@ -327,6 +345,34 @@ Test(outcome, arrival_micro_batches_that_some_give_and_some_do_not)
     cr_assert_eq(s.outcome->slices[0].count[0], 4);
     cr_assert_eq(s.outcome->slices[1].count[0], 2);
     step_free(&s);
+}
+
+Test(outcome, default_pieces_are_counted_as_the_planner_cuts_them)
+{
+    uint64_t lengths[CASE_MAX_SAMPLES] = {0};
+
+    for (uint32_t size = 0; size < 4; size++)
+        for (uint32_t pieces = 0; pieces < 6; pieces++)
+            for (uint32_t n = 0; n < 14; n++) {
+                uint64_t n_full = 0;
+                struct step s;
+
+                if (size && pieces && pieces * size < n + 3)
+                    continue;
+                step_new(&s, 2, 1);
+                s.options.micro_batch_size = size;
+                s.options.n_micro_batches = pieces;
+                case_meta(&s.metas[0], 0, 0, 7, lengths, n);
+                case_meta(&s.metas[1], 1, 0, 7, lengths, n + 3);
+                s.metas[0].meta.mode = POISE_MODE_OFF; /* arrival order as the planner sees it */
+                step_make(&s, WIRE_OUTCOME_PLAN);
+                for (uint32_t rank = 0; rank < 2; rank++)
+                    for (uint32_t mb = 0; mb < s.outcome->n_micro_batches; mb++)
+                        n_full += s.outcome->slices[rank].count[mb] > 0;
+                cr_assert_eq(s.outcome->totals.arrival_micro_batches, n_full, "size %u, pieces %u, %u samples", size, pieces,
+                             n);
+                step_free(&s);
+            }
 }
 
 Test(outcome, the_most_cautious_stamp_wins)
