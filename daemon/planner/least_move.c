@@ -24,7 +24,7 @@
 #define SMALL_RANK 16
 #define CLOSE_ENOUGH 64
 /* Steps of search for each unit, in repair: bounds the time where the target cannot be reached. */
-#define WORK_A_UNIT 400
+#define WORK_A_UNIT 60
 
 /*
  * With few samples a rank, luck decides whether the target is reached. Tried in turn until one reaches it: as it is, with
@@ -33,8 +33,9 @@
  */
 static const struct attempt {
     uint32_t below;
-    bool searches;
-} attempts[] = {{0, true}, {0, false}, {1, true}, {2, true}, {2, false}, {3, true}, {4, false}};
+    bool searches, exchanges;
+} attempts[] = {{0, true, true},  {0, false, false}, {1, true, true}, {2, true, false},
+                {2, false, true}, {3, true, true},   {4, false, false}};
 #define SMALL_STEP 128 /* units: all are tried, it takes less than 0.2 ms, and the fewest bytes win */
 #define N_ATTEMPTS (sizeof attempts / sizeof *attempts)
 
@@ -47,7 +48,7 @@ static int want_counts(struct problem *pb, uint32_t *want)
     if (!items)
         return -ENOMEM;
     for (uint32_t r = 0; r < pb->n_ranks; r++) {
-        want[r] = pb->count_min[r];
+        want[r] = pb->req->count == POISE_COUNT_FREE ? pb->first[r + 1] - pb->first[r] : pb->count_min[r];
         items[r] = (struct sort_item){~(uint64_t)(pb->first[r + 1] - pb->first[r]), r};
     }
     if (pb->req->count != POISE_COUNT_BOUNDED)
@@ -105,6 +106,11 @@ static uint64_t most_room(const struct mover *mv)
         if (mv->exchanges && pb->unit_of_rank[r + 1] > pb->unit_of_rank[r])
             room += mv->cost[mv->home[pb->unit_of_rank[r + 1] - 1]];
         most = room > most ? room : most;
+    }
+    /* A giant makes the bubbles of its pipeline: its rank aims lower from the start, another would not. */
+    if (pb->req->objective == POISE_OBJECTIVE_PIPELINE && pb->stages > 1) {
+        u128 giant = (pb->target - rank_target(pb)) / (pb->stages - 1) >> mv->shift;
+        most = most > giant ? (uint64_t)giant : most;
     }
     return most;
 }
@@ -271,7 +277,7 @@ static void shed(struct shedder *s, uint32_t rank)
     if (mover_over(s->mv, rank) == 0)
         return;
     list_units(s, rank);
-    if (shed_within(s, rank))
+    if (shed_within(s, rank) || s->mv->pb->req->objective == POISE_OBJECTIVE_PIPELINE)
         return;
     while (s->n_taken)
         mover_put(s->mv, rank, s->items[s->taken[--s->n_taken]].id, POISE_REASON_KEPT);
@@ -306,7 +312,7 @@ static uint32_t smallest_home(const struct mover *mv, uint32_t rank, uint32_t un
 
     for (uint32_t i = pb->unit_of_rank[rank + 1]; i-- > pb->unit_of_rank[rank];) {
         uint32_t v = mv->home[i];
-        if (mv->where[v] == rank)
+        if (mv->where[v] == rank && mover_may_move(mv, v))
             return mv->position[v] > mv->position[unit] && mv->cost[v] < mv->cost[unit] ? v : PLAN_ANY;
     }
     return PLAN_ANY;
@@ -401,6 +407,17 @@ static bool alike(const struct problem *pb)
     return true;
 }
 
+/* Hardly anything can move but in exchange: counts are fixed, or all micro-batches are full. */
+static bool must_exchange(const struct problem *pb)
+{
+    if (pb->req->count != POISE_COUNT_FREE)
+        return true;
+    for (uint32_t r = 0; r < pb->n_ranks; r++)
+        if (pb->first[r + 1] - pb->first[r] != pb->count_max[r])
+            return false;
+    return true;
+}
+
 static bool all_placed(const struct mover *mv)
 {
     for (uint32_t u = 0; u < mv->pb->n_units; u++)
@@ -427,7 +444,7 @@ static int attempt(struct mover *mv, struct problem *pb, const struct attempt *h
     pb->target = target;
     if (rc < 0)
         return rc;
-    mv->exchanges = pb->req->count != POISE_COUNT_FREE;
+    mv->exchanges = pb->req->count != POISE_COUNT_FREE || (how->exchanges && must_exchange(pb));
     mv->searches = how->searches;
     mv->work = (uint64_t)WORK_A_UNIT * (pb->n_units + 64);
     if (mv->exchanges && !alike(pb))

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans for ranks that meet at every micro-batch: what counts is the sum over micro-batches of the largest rank's cost.
+ * Plans for ranks that meet at every micro-batch: what counts is the sum over micro-batches of the largest rank's cost. And
+ * for pipelines, where the largest micro-batch counts for every stage: they want micro-batches alike as well.
  *
  * First the best that is to be had if moving cost nothing: the units in groups of a micro-batch each, as alike as LPT makes
  * them (so that the largest do not meet and memory stays flat), the groups sorted, n at a time one micro-batch. That gives a
@@ -38,8 +39,10 @@ bool micro_applies(const struct problem *pb)
     uint64_t room = (uint64_t)pb->micro_batch_samples * pb->n_micro_batches * pb->n_ranks;
     bool full = pb->micro_batch_samples != PLAN_ANY && room == pb->n_samples && pb->req->cut == POISE_CUT_FIXED;
 
-    return pb->req->objective == POISE_OBJECTIVE_MICROBATCH && pb->n_sets < pb->n_ranks && pb->n_micro_batches > 1 &&
-           pb->n_segments == 1 && !pb->is_padded && !pb->has_units && !pb->has_speeds && pb->n_units > 0 &&
+    bool meets = pb->req->objective == POISE_OBJECTIVE_MICROBATCH && pb->n_sets < pb->n_ranks;
+    bool pipes = pb->req->objective == POISE_OBJECTIVE_PIPELINE && pb->stages > 1;
+
+    return (meets || pipes) && pb->n_micro_batches > 1 && pb->n_segments == 1 && !pb->is_padded && !pb->has_units && !pb->has_speeds && pb->n_units > 0 &&
            (full || (pb->req->count == POISE_COUNT_FREE && pb->req->cut == POISE_CUT_BY_COST));
 }
 
@@ -541,6 +544,8 @@ static int balance_ranks(struct problem *pb, const u128 *height, struct layout *
     u128 target = pb->target, sum = 0;
     int rc;
 
+    if (pb->req->objective == POISE_OBJECTIVE_PIPELINE)
+        return least_move_place(pb, layout, err); /* aims at what the bubbles leave */
     for (uint32_t m = 0; m < pb->n_micro_batches; m++)
         sum += raised(pb, height[m]);
     pb->target = sum;
@@ -557,11 +562,15 @@ int micro_place_near(struct problem *pb, struct layout *layout, struct poise_err
 
     if (!height || place_groups(pb, layout, height) < 0)
         return err_set(err, -ENOMEM, "no memory to plan %u samples", pb->n_samples);
-    if (pb->micro_batch_samples == 1)
+    /* In a pipeline only the largest micro-batch counts: all may be as high. */
+    for (uint32_t m = 1; pb->req->objective == POISE_OBJECTIVE_PIPELINE && m < pb->n_micro_batches; m++)
+        height[m] = height[0];
+    if (pb->micro_batch_samples == 1 && pb->req->objective == POISE_OBJECTIVE_MICROBATCH)
         memcpy(layout->rank, pb->unit_rank, pb->n_units * sizeof *layout->rank); /* levels say all */
     else if ((rc = balance_ranks(pb, height, layout, err)) < 0)
         return rc;
-    if (micro_init(&mc, pb, layout, height) < 0 || (pb->micro_batch_samples == 1 && level_ranks(&mc, layout) < 0))
+    if (micro_init(&mc, pb, layout, height) < 0 || (pb->micro_batch_samples == 1 && pb->req->objective == POISE_OBJECTIVE_MICROBATCH &&
+                                                    level_ranks(&mc, layout) < 0))
         return err_set(err, -ENOMEM, "no memory to plan %u samples", pb->n_samples);
     if ((rc = arrange(&mc, layout)) < 0)
         return err_set(err, rc, "the samples of some rank do not fit into micro-batches under the caps");

@@ -13,16 +13,6 @@
             return -ENOMEM;                                                                                            \
     } while (0)
 
-/* What the sum of a rank may be. In a pipeline the largest micro-batch, at best the mean one, counts `stages` times. */
-static u128 rank_target(const struct problem *pb)
-{
-    uint64_t n_mb = pb->n_micro_batches ? pb->n_micro_batches : 1;
-
-    if (pb->req->objective != POISE_OBJECTIVE_PIPELINE)
-        return pb->target;
-    return pb->target * n_mb / (n_mb + pb->stages - 1);
-}
-
 static void scale_costs(struct mover *mv)
 {
     const struct problem *pb = mv->pb;
@@ -33,13 +23,35 @@ static void scale_costs(struct mover *mv)
         mv->cost[u] = pb->cost[u] >> mv->shift;
 }
 
+/* The largest unit that the rank holds. */
+static uint64_t largest_of(const struct mover *mv, uint32_t rank)
+{
+    const struct problem *pb = mv->pb;
+    uint64_t most = 0;
+
+    for (uint32_t i = pb->unit_of_rank[rank]; i < pb->unit_of_rank[rank + 1]; i++)
+        if (mv->where[mv->home[i]] == rank) {
+            most = mv->cost[mv->home[i]];
+            break;
+        }
+    for (uint32_t v = mv->guest_first[rank]; v != PLAN_ANY; v = mv->guest_next[v])
+        most = mv->cost[v] > most ? mv->cost[v] : most;
+    return most;
+}
+
 void mover_aim(struct mover *mv)
 {
     const struct problem *pb = mv->pb;
-    u128 all = rank_target(pb);
+    bool pipes = pb->req->objective == POISE_OBJECTIVE_PIPELINE;
 
     for (uint32_t r = 0; r < pb->n_ranks; r++) {
-        u128 target = pb->has_speeds ? all * pb->speed[r] / 1000000u : all;
+        u128 target = rank_target(pb);
+        /* Its largest unit makes a micro-batch at least as large, which counts for every stage. */
+        u128 bubbles = pipes ? ((u128)largest_of(mv, r) << mv->shift) * (pb->stages - 1) : 0;
+        if (pipes && pb->target - target < bubbles)
+            target = pb->target > bubbles ? pb->target - bubbles : 0;
+        if (pb->has_speeds)
+            target = target * pb->speed[r] / 1000000u;
         mv->target[r] = target >> mv->shift >> SUM_BITS ? (uint64_t)1 << SUM_BITS : (uint64_t)(target >> mv->shift);
         if (mv->is_open)
             mover_changed(mv, r);
@@ -66,7 +78,6 @@ int mover_init(struct mover *mv, struct problem *pb)
         heap_new(&pb->pool, pb->n_ranks, &mv->open) < 0)
         return -ENOMEM;
     scale_costs(mv);
-    mover_aim(mv);
     memset(mv->guest_first, 0xff, pb->n_ranks * sizeof *mv->guest_first);
     memcpy(mv->where, pb->unit_rank, pb->n_units * sizeof *mv->where);
     for (uint32_t i = 0; i < pb->n_units; i++) {
@@ -78,6 +89,7 @@ int mover_init(struct mover *mv, struct problem *pb)
         mv->load[pb->unit_rank[u]] += mv->cost[u];
         loads_add(&mv->loads, pb->unit_rank[u], u);
     }
+    mover_aim(mv);
     return 0;
 }
 

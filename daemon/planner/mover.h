@@ -64,7 +64,7 @@ static inline uint64_t mover_over(const struct mover *mv, uint32_t rank)
 /* What costs nothing moves only for a count. */
 static inline bool mover_may_move(const struct mover *mv, uint32_t unit)
 {
-    return mv->cost[unit] > 0 || mv->exchanges;
+    return mv->cost[unit] > 0 || mv->pb->req->count != POISE_COUNT_FREE;
 }
 
 /* What the rank may still take if its slots get small units. */

@@ -148,6 +148,17 @@ static inline u128 rank_time(const struct problem *pb, uint32_t rank, u128 cost)
     return pb->has_speeds ? cost * 1000000u / pb->speed[rank] : cost;
 }
 
+/* What the sum of a rank of speed 1 may be. In a pipeline the largest micro-batch, at best the mean one, counts for every
+ * stage. */
+static inline u128 rank_target(const struct problem *pb)
+{
+    uint64_t n_mb = pb->n_micro_batches ? pb->n_micro_batches : 1;
+
+    if (pb->req->objective != POISE_OBJECTIVE_PIPELINE)
+        return pb->target;
+    return pb->target * n_mb / (n_mb + pb->stages - 1);
+}
+
 static inline uint64_t saturate(u128 x)
 {
     return x > UINT64_MAX ? UINT64_MAX : (uint64_t)x;

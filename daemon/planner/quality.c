@@ -50,6 +50,7 @@ static uint64_t least_bytes(const struct problem *pb, uint32_t *heap, uint32_t n
 static int bytes_floor(struct problem *pb, uint64_t *ret_floor)
 {
     uint32_t *heap = pool_get(&pb->pool, pb->n_units, sizeof *heap);
+    u128 target = pb->n_micro_batches ? rank_target(pb) : pb->target;
     uint64_t floor = 0;
 
     if (!heap)
@@ -57,7 +58,7 @@ static int bytes_floor(struct problem *pb, uint64_t *ret_floor)
     for (uint32_t r = 0; r < pb->n_ranks; r++) {
         uint32_t first = pb->unit_of_rank[r], n = pb->unit_of_rank[r + 1] - first;
         u128 load = 0;
-        u128 room = pb->has_speeds ? (pb->target + 1) * pb->speed[r] / 1000000u : pb->target;
+        u128 room = pb->has_speeds ? (target + 1) * pb->speed[r] / 1000000u : target;
         for (uint32_t i = 0; i < n; i++) {
             heap[i] = first + i;
             load += pb->cost[first + i];

@@ -128,7 +128,8 @@ struct row {
     const char *name, *data, *cost;
     uint32_t n_ranks, per_rank, count, tolerance_ppm, text_percent, micro_batch, objective;
     const char *algorithm;
-    int lift; /* no caps on tokens */
+    int lift;    /* no caps on tokens */
+    int barrier; /* ranks meet after the first phase */
 };
 
 struct batch {
@@ -177,6 +178,10 @@ static void prepare(struct batch *b, const struct row *row)
         .n_samples = b->n_samples, .length = b->length, .attention = b->attention, .bytes = b->bytes,
         .phases = b->phases, .phase_size = sizeof *b->phases, .count = row->count, .tolerance_ppm = row->tolerance_ppm,
         .micro_batch_size = row->micro_batch, .objective = row->objective, .algorithm = row->algorithm};
+    if (row->barrier)
+        b->phases[0].flags |= POISE_PHASE_BARRIER;
+    if (row->objective == POISE_OBJECTIVE_PIPELINE)
+        b->req.stages = 4;
     if (row->lift)
         b->req.cap_length_micro_batch = b->req.cap_length_rank = none, b->req.cap_bytes_rank = POISE_NO_CAP;
 }
@@ -273,6 +278,10 @@ static const struct row rows[] = {
     {.name = "video 64x32 free", .data = "vid", .cost = VIT, .n_ranks = 64, .per_rank = 32, .count = 2},
     {.name = "log-normal 64x32 free", .data = "log", .cost = "length", .n_ranks = 64, .per_rank = 32, .count = 2},
     {.name = "log-normal 64x32 equal", .data = "log", .cost = "length", .n_ranks = 64, .per_rank = 32},
+    {.name = "barrier 64x32 10% free", .data = "img", .cost = VL, .n_ranks = 64, .per_rank = 32, .count = 2, .text_percent = 10, .barrier = 1},
+    {.name = "barrier 64x32 10% equal", .data = "img", .cost = VL, .n_ranks = 64, .per_rank = 32, .text_percent = 10, .barrier = 1},
+    {.name = "pipeline 64x32 mb4 free", .data = "img", .cost = VL, .n_ranks = 64, .per_rank = 32, .micro_batch = 4, .count = 2, .objective = 2},
+    {.name = "pipeline 64x32 mb4 equal", .data = "img", .cost = VL, .n_ranks = 64, .per_rank = 32, .micro_batch = 4, .objective = 2},
     {.name = "micro 64x32 mb1 lifted", .data = "img", .cost = VIT, .n_ranks = 64, .per_rank = 32, .micro_batch = 1, .objective = 1, .lift = 1},
     {.name = "micro 64x32 mb2 lifted", .data = "img", .cost = VIT, .n_ranks = 64, .per_rank = 32, .micro_batch = 2, .objective = 1, .lift = 1},
     {.name = "micro 64x32 mb4 lifted", .data = "img", .cost = VIT, .n_ranks = 64, .per_rank = 32, .micro_batch = 4, .objective = 1, .lift = 1},
