@@ -221,7 +221,7 @@ static int create(struct arena *arena, uint64_t bytes, struct piece **ret_piece,
 
 static int no_room(const struct arena *arena, uint64_t used, uint64_t need, struct poise_err *err)
 {
-    char needed[MEMORY_TEXT], available[MEMORY_TEXT];
+    char needed[MEMORY_TEXT], available[MEMORY_TEXT], begun[MEMORY_TEXT];
     uint64_t total = need > UINT64_MAX - used ? UINT64_MAX : used + need;
 
     memory_format(total, needed);
@@ -229,6 +229,11 @@ static int no_room(const struct arena *arena, uint64_t used, uint64_t need, stru
     if (arena->n_in_flight > 0 && need <= arena->budget && bytes_in(arena, PIECE_PENDING) <= arena->budget - need)
         return err_set(err, -EAGAIN, "the send arena (%s) is full: %" PRIu32
                        " older steps are still being read by peers", available, arena->n_in_flight);
+    if (total <= arena->budget)
+        return err_set(err, -ENOMEM, "a step needs %s of send memory (%" PRIu64 " bytes so far); of the %s available it "
+                       "has begun segments of %s, which do not hold the rest: raise memory_budget, or allocate a step's "
+                       "largest part first", needed, total, available,
+                       memory_format(bytes_in(arena, PIECE_PENDING), begun));
     return err_set(err, -ENOMEM, "a step needs %s of send memory (%" PRIu64 " bytes so far), %s are available (%" PRIu64
                    " bytes): raise memory_budget or submit less in a step", needed, total, available, arena->budget);
 }

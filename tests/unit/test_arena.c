@@ -177,6 +177,24 @@ Test(arena, a_step_above_the_budget_says_needed_and_available)
     arena_free(arena);
 }
 
+Test(arena, a_step_that_fits_but_for_the_segments_it_has_begun_says_so)
+{
+    struct arena *arena = make(20 * MB);
+    struct poise_err err;
+    void *data;
+
+    get(arena, 12 * MB);
+    cr_assert_eq(arena_commit(arena, 0, NULL), 0);
+    arena_done(arena, 0);
+    get(arena, 2 * MB);
+    cr_assert_eq(arena_alloc(arena, 12 * MB, &data, &err), -ENOMEM);
+    cr_assert(strstr(err.text, "needs 14.0 MB") && strstr(err.text, "begun segments of 12.0 MB"), "%s", err.text);
+    arena_discard(arena);
+    get(arena, 12 * MB);
+    get(arena, 2 * MB);
+    arena_free(arena);
+}
+
 Test(arena, memory_short_while_it_grows_is_an_error)
 {
     struct arena *arena = make(1ull << 50);
