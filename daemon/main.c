@@ -5,9 +5,10 @@
  * closed, so the same list serves a start that fails half-way.
  */
 #include <assert.h>
-#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "daemon/planner/err.h"
 #include "daemon/shell/config.h"
@@ -37,6 +38,17 @@ struct poised {
     struct signals signals;
     struct notify notify;
 };
+
+/* A descriptor below 3 that is closed would become a socket, and log lines would be sent on it. */
+static void hold_standard_descriptors(void)
+{
+    int fd;
+    do
+        fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd < 3);
+    if (fd >= 0)
+        close(fd);
+}
 
 /* Each process costs about four descriptors (two connections, a pidfd, ZeroMQ's own). */
 static void raise_limit(void)
@@ -144,6 +156,7 @@ int main(int argc, char *argv[])
 {
     static struct poised poised;
     struct poise_err err;
+    hold_standard_descriptors();
     if (config_parse(argc, argv, &poised.config, &err) < 0) {
         fprintf(stderr, "poised: %s\n", err.text);
         return EXIT_USAGE;

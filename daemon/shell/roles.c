@@ -83,7 +83,7 @@ static void pass(struct roles *roles, bool to_coordinator, uint64_t link, const 
 
 void roles_send(struct roles *roles, uint64_t session, const struct wire_message *msg)
 {
-    struct poise_err err;
+    struct poise_err err = {0};
     int rc = router_send(roles->router, session, msg, &err);
     if (rc == -EHOSTUNREACH)
         sessions_end(roles, session, "its ZeroMQ connection ended");
@@ -199,7 +199,7 @@ static void on_node_timer(uv_timer_t *timer)
 {
     struct roles *roles = timer->data;
     struct node_event event = {.kind = NODE_TICK};
-    struct poise_err err;
+    struct poise_err err = {0};
     if (step_node(roles, &event, &err) < 0)
         roles_set_timer(timer, on_node_timer, roles_now_ms() + 100); /* no memory: again soon */
 }
@@ -208,7 +208,7 @@ static void on_coordinator_timer(uv_timer_t *timer)
 {
     struct roles *roles = timer->data;
     struct coordinator_event event = {.kind = COORDINATOR_TICK};
-    struct poise_err err;
+    struct poise_err err = {0};
     if (step_coordinator(roles, &event, &err) < 0)
         roles_set_timer(timer, on_coordinator_timer, roles_now_ms() + 100);
 }
@@ -217,7 +217,7 @@ static void on_turn(uv_idle_t *turn)
 {
     struct roles *roles = turn->data;
     struct roles_event *queued = pop(roles);
-    struct poise_err err;
+    struct poise_err err = {0};
     int rc;
     if (queued->to_coordinator) {
         struct coordinator_event event = {.kind = COORDINATOR_FROM_NODE, .link = queued->link, .msg = queued->msg};

@@ -167,13 +167,26 @@ static void balance(const struct group_report *group, struct line *line)
         add(line, "; nothing better is possible under the caps");
 }
 
+/* Of this node's processes. */
+static uint64_t corrupt(const struct shell_report *report, const struct group_report *group)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < report->node.n_processes; i++)
+        if (report_belongs(&report->node.processes[i], group))
+            n += report->node.processes[i].last.samples_corrupt;
+    return n;
+}
+
 void verdict(const struct shell_report *report, const struct group_report *group, uint64_t idle_ms, char *text, size_t n_text)
 {
     struct line line = {text, n_text, 0};
     struct report_waiting waiting = report_waiting(report, group, idle_ms);
     if (n_text)
         *text = 0;
-    if (strcmp(group->state, "forming") == 0) {
+    uint64_t n_corrupt = corrupt(report, group);
+    if (n_corrupt) {
+        add(&line, "%llu corrupt samples: memory or transport of this node cannot be trusted", (unsigned long long)n_corrupt);
+    } else if (strcmp(group->state, "forming") == 0) {
         forming(group, &waiting, &line);
     } else if (strcmp(group->state, "aborted") == 0) {
         add(&line, "aborted: %s", group->error);

@@ -165,6 +165,22 @@ Test(daemon, a_folder_that_may_not_be_written_is_named)
     test_daemon_end(&daemon);
 }
 
+Test(daemon, closed_standard_descriptors_do_not_become_sockets)
+{
+    struct test_daemon daemon;
+    char link[64], target[64] = "";
+    int saved = dup(0);
+    cr_assert_geq(fcntl(saved, F_SETFD, FD_CLOEXEC), 0);
+    close(0);
+    test_daemon_start(&daemon, NULL);
+    dup2(saved, 0);
+    snprintf(link, sizeof link, "/proc/%d/fd/0", (int)daemon.pid);
+    cr_assert_gt(readlink(link, target, sizeof target - 1), 0);
+    cr_assert_str_eq(target, "/dev/null");
+    close(saved);
+    test_daemon_end(&daemon);
+}
+
 Test(daemon, bad_flags_end_with_2)
 {
     struct test_daemon daemon = {.dir = ""};

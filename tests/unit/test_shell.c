@@ -214,6 +214,15 @@ Test(verdict, a_loader_that_holds_all_up_is_named)
     assert_verdict_after(2500, &r, &g, "waiting for rank 3 (step 105 not submitted for 2.5 s)");
 }
 
+Test(verdict, corrupt_samples_come_before_all_else)
+{
+    struct group_report g = group_of("aborted");
+    struct node_report_process p = process_of(1, g.epoch, WIRE_WAIT_LOADER);
+    struct shell_report r = {.node = {.n_processes = 1, .processes = &p}};
+    p.last.samples_corrupt = 2;
+    assert_verdict(&r, &g, "2 corrupt samples: memory or transport of this node cannot be trusted");
+}
+
 Test(verdict, modes_ends_and_nothing_to_do)
 {
     struct shell_report r = {0};
