@@ -15,6 +15,8 @@
 
 /* Looked at below the top of the heap where caps keep a unit out of the largest hole. */
 #define CANDIDATES 8
+/* Ranks of a node that are looked at: more than accelerators in any machine, but not a whole group declared one node. */
+#define PEERS 64
 /* Units already chosen that may be exchanged for a better fit; more would make shedding quadratic in samples. */
 #define EXCHANGES 16
 /* The search for a better choice of what leaves: steps, the units it looks at, ranks that are searched in full, and when a
@@ -358,8 +360,27 @@ static bool try_heap(struct mover *mv, struct heap *heap, uint32_t unit)
     return found != PLAN_ANY;
 }
 
+/* The rank of the unit's own node with the most room, if the unit fits there. */
+static bool try_node(struct mover *mv, uint32_t unit)
+{
+    uint32_t home = mv->pb->unit_rank[unit], best = PLAN_ANY;
+
+    if (!mv->peers)
+        return false;
+    for (uint32_t i = mv->node_first[home]; i < mv->node_end[home] && i - mv->node_first[home] < PEERS; i++) {
+        uint32_t r = mv->peers[i];
+        bool closed = mv->exchanges && mv->slots[r] == 0;
+        if (mover_room(mv, r) > 0 && (best == PLAN_ANY || mover_room(mv, r) > mover_room(mv, best)) &&
+            (closed || loads_fits(&mv->loads, r, unit)))
+            best = r;
+    }
+    return best != PLAN_ANY && put_into(mv, best, unit);
+}
+
 bool mover_refill(struct mover *mv, uint32_t unit)
 {
+    if (try_node(mv, unit))
+        return true;
     return try_heap(mv, &mv->open, unit) || try_heap(mv, &mv->closed, unit);
 }
 

@@ -58,6 +58,34 @@ void mover_aim(struct mover *mv)
     }
 }
 
+/* Ranks by node. */
+static int list_peers(struct mover *mv)
+{
+    struct problem *pb = mv->pb;
+    const uint32_t *node = pb->req->node;
+    struct sort_item *items;
+
+    if (!node)
+        return 0;
+    GET(peers, pb->n_ranks);
+    GET(node_first, pb->n_ranks);
+    GET(node_end, pb->n_ranks);
+    if (!(items = pool_get(&pb->pool, 2ull * pb->n_ranks, sizeof *items)))
+        return -ENOMEM;
+    for (uint32_t r = 0; r < pb->n_ranks; r++)
+        items[r] = (struct sort_item){node[r], r};
+    sort_items(items, pb->n_ranks, items + pb->n_ranks);
+    for (uint32_t i = 0, first = 0; i < pb->n_ranks; i++) {
+        if (items[i].key != items[first].key)
+            first = i;
+        mv->peers[i] = items[i].id;
+        mv->node_first[items[i].id] = first;
+        for (uint32_t k = first; k <= i && (i + 1 == pb->n_ranks || items[i + 1].key != items[i].key); k++)
+            mv->node_end[items[k].id] = i + 1;
+    }
+    return 0;
+}
+
 int mover_init(struct mover *mv, struct problem *pb)
 {
     uint32_t *fill = pool_get(&pb->pool, pb->n_ranks, sizeof *fill);
@@ -90,7 +118,7 @@ int mover_init(struct mover *mv, struct problem *pb)
         loads_add(&mv->loads, pb->unit_rank[u], u);
     }
     mover_aim(mv);
-    return 0;
+    return list_peers(mv);
 }
 
 static void remove_guest(struct mover *mv, uint32_t rank, uint32_t unit)

@@ -29,6 +29,9 @@ struct mover {
     struct heap open;      /* ranks with slots, the most room beside small units for the others on top */
     bool is_open;
     bool searches;         /* looks for a better choice of what leaves a rank */
+    uint32_t *peers;       /* [n_ranks] ranks by node; NULL: all on one */
+    uint32_t *node_first;  /* [n_ranks + 1] of a rank: where its node begins in peers */
+    uint32_t *node_end;    /* [n_ranks] and where it ends */
     uint64_t work;         /* steps of search left */
 };
 

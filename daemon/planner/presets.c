@@ -11,8 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "err.h"
 #include "planner.h"
+#include "presets.h"
 
 #define TRAINED 3
 
@@ -103,6 +103,8 @@ static const struct preset {
     {"qwen2-audio-7b", "Qwen2-Audio-7B: audio (positions, 50 a second) and llm (tokens)", 2,
      {{QWEN2_AUDIO_ENCODER}, {QWEN_7B_AUDIO_LLM}}},
     {"whisper-large-v3", "the encoder of Whisper-large-v3 alone (positions, 50 a second)", 1, {{WHISPER}}},
+    {DECODER_PREFIX "layers=28,hidden=3584,heads=28,kv_heads=4,intermediate=18944,vocab=152064",
+     "any decoder from its configuration (tokens); also head_dim, gated, passes", 1, {{QWEN_7B_LLM}}},
     {"length", "a sample costs its length", 1, {{"length", 1, 0, 0, 1, 0}}},
     {"length_squared", "a sample costs the square of its length", 1, {{"length", 0, 1, 0, 1, 0}}},
 };
@@ -132,10 +134,17 @@ int poise_preset(const char *name, struct poise_phase *phases, size_t phase_size
                  struct poise_err *err)
 {
     const struct preset *preset = NULL;
+    struct preset made = {.n_phases = 1};
+    int rc;
 
     for (uint32_t i = 0; i < N_PRESETS; i++)
         if (name && !strcmp(name, presets[i].name))
             preset = &presets[i];
+    if (!preset && name && !strncmp(name, DECODER_PREFIX, strlen(DECODER_PREFIX))) {
+        if ((rc = decoder_preset(name, &made.phase[0], err)) < 0)
+            return rc;
+        preset = &made;
+    }
     if (!preset)
         return unknown(name, err);
     /* A program of an older header has smaller elements: it must not lose members that are set. */

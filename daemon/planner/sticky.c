@@ -14,6 +14,10 @@
 #include "loads.h"
 
 #define ONE ((uint64_t)1 << 30) /* a whole target; sums of 2^31 samples still fit in 64 bits */
+/* Ranks keep their own up to this much of the target, in 1/64: tried in turn until the largest sum meets the target. Lower
+ * ones leave more air for what has no home. */
+static const uint32_t keeps[] = {64, 63, 62, 61, 60};
+#define N_KEEPS (sizeof keeps / sizeof *keeps)
 #define CANDIDATES 16           /* ranks from the top of the heap that are looked at for each unit */
 
 struct sticky {
@@ -22,6 +26,7 @@ struct sticky {
     uint64_t *weight; /* [n_units][n_segments] */
     uint64_t *sum;    /* [n_ranks][n_segments] */
     struct heap heap; /* ranks that may take more, by their largest sum */
+    uint64_t keep;    /* a rank keeps its own up to this */
 };
 
 bool sticky_applies(const struct problem *pb)
@@ -119,7 +124,7 @@ static uint32_t choose(const struct sticky *st, uint32_t unit)
     uint32_t home = pb->unit_rank[unit], best = PLAN_ANY;
     uint64_t least = UINT64_MAX;
 
-    if (loads_fits(&st->loads, home, unit) && (pb->cost[unit] == 0 || height_with(st, home, unit) <= ONE))
+    if (loads_fits(&st->loads, home, unit) && (pb->cost[unit] == 0 || height_with(st, home, unit) <= st->keep))
         return home;
     for (uint32_t i = 0; i < st->heap.n && i < CANDIDATES; i++) {
         uint32_t r = st->heap.id[i];
@@ -155,20 +160,49 @@ static void put(struct sticky *st, uint32_t rank, uint32_t unit)
         heap_moved(&st->heap, rank);
 }
 
+/* One try; *ret_height: the largest sum of any rank. -ENOSPC: some unit fits nowhere. */
+static int try_keep(struct sticky *st, const struct sort_item *items, uint32_t *rank, uint64_t *ret_height)
+{
+    const struct problem *pb = st->pb;
+    uint64_t height = 0;
+
+    for (uint32_t i = 0; i < pb->n_units; i++) {
+        uint32_t u = items[i].id, r = choose(st, u);
+        if (r == PLAN_ANY)
+            return -ENOSPC;
+        put(st, r, u);
+        rank[u] = r;
+    }
+    for (uint32_t r = 0; r < pb->n_ranks; r++) {
+        uint64_t h = saturate(rank_time(pb, r, heaviest(st->sum + (size_t)r * pb->n_segments, pb->n_segments)));
+        height = h > height ? h : height;
+    }
+    *ret_height = height;
+    return 0;
+}
+
 int sticky_place(struct problem *pb, struct layout *layout, struct poise_err *err)
 {
     struct sort_item *items = pool_get(&pb->pool, 2ull * pb->n_units, sizeof *items);
-    struct sticky st;
+    uint32_t *rank = pool_get(&pb->pool, pb->n_units, sizeof *rank);
+    uint64_t least = UINT64_MAX, height;
 
-    if (!items || sticky_init(&st, pb, items) < 0)
+    if (!items || !rank)
         return err_set(err, -ENOMEM, "no memory to plan %u samples", pb->n_samples);
-    for (uint32_t i = 0; i < pb->n_units; i++) {
-        uint32_t u = items[i].id, r = choose(&st, u);
-        if (r == PLAN_ANY)
-            return err_set(err, -ENOSPC, "no rank under caps and counts takes unit %u of %u", i, pb->n_units);
-        put(&st, r, u);
-        layout->rank[u] = r;
-        if (r != pb->unit_rank[u])
+    for (uint32_t k = 0; k < N_KEEPS && least > ONE; k++) {
+        struct sticky st;
+        if (sticky_init(&st, pb, items) < 0)
+            return err_set(err, -ENOMEM, "no memory to plan %u samples", pb->n_samples);
+        st.keep = ONE / 64 * keeps[k];
+        if (try_keep(&st, items, rank, &height) < 0 || height >= least)
+            continue;
+        least = height;
+        memcpy(layout->rank, rank, pb->n_units * sizeof *rank);
+    }
+    if (least == UINT64_MAX)
+        return err_set(err, -ENOSPC, "no rank under caps and counts takes some unit");
+    for (uint32_t u = 0; u < pb->n_units; u++) {
+        if (layout->rank[u] != pb->unit_rank[u])
             layout->reason[u] = pb->cost[u] ? POISE_REASON_SHED : POISE_REASON_COUNT;
         else
             layout->reason[u] = pb->cost[u] ? POISE_REASON_KEPT : POISE_REASON_ZERO;

@@ -129,6 +129,7 @@ struct row {
     uint32_t n_ranks, per_rank, count, tolerance_ppm, text_percent, micro_batch, objective;
     const char *algorithm;
     int lift;    /* no caps on tokens */
+    uint32_t per_node; /* ranks */
     int barrier; /* ranks meet after the first phase */
 };
 
@@ -137,7 +138,7 @@ struct batch {
     struct poise_plan plan;
     struct poise_phase phases[POISE_MAX_PHASES];
     uint64_t *length, *attention, *bytes;
-    uint32_t *n_samples;
+    uint32_t *n_samples, *node;
 };
 
 static void fill(struct batch *b, const struct row *row, const struct table *t)
@@ -178,6 +179,12 @@ static void prepare(struct batch *b, const struct row *row)
         .n_samples = b->n_samples, .length = b->length, .attention = b->attention, .bytes = b->bytes,
         .phases = b->phases, .phase_size = sizeof *b->phases, .count = row->count, .tolerance_ppm = row->tolerance_ppm,
         .micro_batch_size = row->micro_batch, .objective = row->objective, .algorithm = row->algorithm};
+    if (row->per_node) {
+        b->node = calloc(row->n_ranks, 4);
+        for (uint32_t r = 0; r < row->n_ranks; r++)
+            b->node[r] = r / row->per_node;
+        b->req.node = b->node;
+    }
     if (row->barrier)
         b->phases[0].flags |= POISE_PHASE_BARRIER;
     if (row->objective == POISE_OBJECTIVE_PIPELINE)
@@ -192,6 +199,7 @@ static void clean(struct batch *b)
     free(b->attention);
     free(b->bytes);
     free(b->n_samples);
+    free(b->node);
     free(b->plan.rank);
     free(b->plan.micro_batch);
     free(b->plan.row);
@@ -213,6 +221,7 @@ static double share(uint64_t part, uint64_t whole)
 static void run(const struct row *row, const struct table *t, int n_batches)
 {
     double gap = 0, worst = 0, ratio = 0, moved = 0, floor = 0, before = 0, after = 0, ms[1000];
+    double between = 0;
     uint64_t lacking = 0, ratio_moved = 0, ratio_floor = 0;
     struct batch b;
     struct poise_err err;
@@ -239,6 +248,7 @@ static void run(const struct row *row, const struct table *t, int n_batches)
         ratio_floor += q->bytes_floor / n_batches;
         ratio += share(q->bytes_moved, q->bytes_floor);
         moved += share(q->bytes_moved, q->bytes_total);
+        between += share(q->bytes_between_nodes, q->bytes_moved + !q->bytes_moved);
         floor += share(q->bytes_floor, q->bytes_total);
         before += share(q->objective_before, q->rank_mean);
         after += share(q->objective_after, q->rank_mean);
@@ -250,6 +260,8 @@ static void run(const struct row *row, const struct table *t, int n_batches)
     printf("%-34s %6.3f -> %5.3f  gap %6.3f%% (max %6.3f%%)  moved %5.1f%% floor %5.1f%%  x%5.2f (%5.2f)  %7.3f ms (min %6.3f)%s\n", row->name,
            before / n, after / n, gap / n * 100, worst * 100, moved / n * 100, floor / n * 100, ratio / n,
            share(ratio_moved, ratio_floor), ms[n_batches / 2], ms[0], lacking ? " EMPTIER" : "");
+    if (row->per_node)
+        printf("%-34s %5.1f%% of what moved went between nodes\n", "", between / n * 100);
     clean(&b);
 }
 
@@ -278,6 +290,8 @@ static const struct row rows[] = {
     {.name = "video 64x32 free", .data = "vid", .cost = VIT, .n_ranks = 64, .per_rank = 32, .count = 2},
     {.name = "log-normal 64x32 free", .data = "log", .cost = "length", .n_ranks = 64, .per_rank = 32, .count = 2},
     {.name = "log-normal 64x32 equal", .data = "log", .cost = "length", .n_ranks = 64, .per_rank = 32},
+    {.name = "nodes of 8 64x32 free", .data = "img", .cost = VIT, .n_ranks = 64, .per_rank = 32, .count = 2, .per_node = 8},
+    {.name = "nodes of 8 64x8 equal", .data = "img", .cost = VIT, .n_ranks = 64, .per_rank = 8, .per_node = 8},
     {.name = "barrier 64x32 10% free", .data = "img", .cost = VL, .n_ranks = 64, .per_rank = 32, .count = 2, .text_percent = 10, .barrier = 1},
     {.name = "barrier 64x32 10% equal", .data = "img", .cost = VL, .n_ranks = 64, .per_rank = 32, .text_percent = 10, .barrier = 1},
     {.name = "pipeline 64x32 mb4 free", .data = "img", .cost = VL, .n_ranks = 64, .per_rank = 32, .micro_batch = 4, .count = 2, .objective = 2},

@@ -517,6 +517,25 @@ Test(group, a_slow_rank_is_worth_one_line)
     cr_assert_eq(report().waiting[0], 1);
 }
 
+Test(group, ranks_that_submit_the_same_are_named_once)
+{
+    uint32_t n = 0;
+
+    form();
+    for (uint64_t step = 0; step < 6; step++) {
+        case_meta(&metas[0], 0, 0, step, LENGTHS(10, 4));
+        case_meta(&metas[1], 1, 0, step, LENGTHS(10, 4));
+        metas[0].tags[0] = metas[1].tags[0] = 5;
+        metas[0].tags[1] = metas[1].tags[1] = 6;
+        case_seal(&metas[0]);
+        case_seal(&metas[1]);
+        feed_meta(NODE_A, &metas[0]);
+        feed_meta(NODE_B, &metas[1]);
+        n += case_logged(&up, "ranks 0 and 1 submit the same samples");
+    }
+    cr_assert_eq(n, 1);
+}
+
 /* ----------------------------------------------------------------------------------------------------- what is not known */
 
 Test(group, an_unknown_epoch_is_asked_for_and_run_when_all_claim_it)
@@ -610,6 +629,35 @@ Test(group, a_death_ends_it_for_all_and_for_the_late)
     members(NODE_A, &joins[0], 1);
     members(NODE_B, &joins[1], 1);
     cr_assert_eq(case_count(&up, WIRE_ROSTER), 2);
+}
+
+Test(group, what_was_counted_is_told_after_the_end_too)
+{
+    form();
+    decide(0);
+    case_meta(&metas[0], 0, 0, 1, LENGTHS(100, 4, 3));
+    feed_meta(NODE_A, &metas[0]);
+    abort_from(NODE_B, 1, false, 0);
+    cr_assert_str_eq(report().state, "aborted");
+    cr_assert_str_eq(report().error, "rank 1 died");
+    cr_assert_eq(report().samples, 4);
+    cr_assert_eq(report().samples_dropped, 3, "those of the step that was open");
+}
+
+Test(group, an_epoch_that_nobody_speaks_of_is_forgotten_but_not_ended)
+{
+    form();
+    decide(0);
+    now -= now % 250;
+    pass(31000, false, false, NULL);
+    cr_assert_null(report().state);
+    beat(NODE_A, 1, 1); /* it was this coordinator that was cut off */
+    cr_assert_eq(case_count(&up, WIRE_UNKNOWN), 1);
+    joins[0].epoch = joins[1].epoch = epoch;
+    members(NODE_A, &joins[0], 1);
+    members(NODE_B, &joins[1], 1);
+    cr_assert_eq(case_count(&up, WIRE_ROSTER), 2);
+    cr_assert_str_eq(report().state, "running");
 }
 
 Test(group, a_higher_incarnation_is_proof_that_the_epoch_is_over)

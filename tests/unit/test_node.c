@@ -2,6 +2,7 @@
 /* A node between its processes and its coordinators; each rule with a case. */
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -720,6 +721,88 @@ Test(node, a_coordinator_s_abort_is_passed_on_once)
     msg.abort.epoch.lo++;
     down(0, &msg);
     cr_assert_eq(up.n_sends, 0);
+}
+
+/* This poised is new: rank 0 says which epoch it is in, and the roster counts rank 1 to this node too. */
+static void come_back(void)
+{
+    struct wire_message msg = {.type = WIRE_JOIN};
+
+    case_join(&joins[0], 0, 3, 0, 1);
+    msg.join = joins[0];
+    msg.join.epoch = EPOCH;
+    open_session(1, 1000);
+    from(1, &msg);
+    cr_assert(wire_id_is(case_sent(&up, WIRE_MEMBERS, 0)->msg->members.joins[0].epoch, EPOCH));
+    send_roster(0);
+    cr_assert_eq(case_count(&up, WIRE_ROSTER), 1);
+    cr_assert_eq(case_count(&up, WIRE_ABORT), 0);
+}
+
+static bool second_pass(void)
+{
+    now += 1000;
+    send_beacon(0, 0);
+    tick();
+    return case_count(&up, WIRE_ABORT) > 0;
+}
+
+Test(node, who_does_not_come_back_to_a_restarted_poised_is_named)
+{
+    come_back();
+    for (int i = 0; i < 9; i++)
+        cr_assert(!second_pass(), "after %d s", i);
+    cr_assert(second_pass());
+    cr_assert(strstr(case_sent(&up, WIRE_ABORT, 0)->msg->abort.error.text, "rank 1 did not come back to node nodeA"));
+}
+
+Test(node, who_comes_back_late_is_in_time)
+{
+    struct wire_message msg = {.type = WIRE_JOIN};
+
+    come_back();
+    for (int i = 0; i < 8; i++)
+        cr_assert(!second_pass());
+    case_join(&joins[1], 1, 3, 0, 1);
+    msg.join = joins[1];
+    msg.join.epoch = EPOCH;
+    open_session(2, 1000);
+    from(2, &msg);
+    for (int i = 0; i < 8; i++)
+        cr_assert(!second_pass());
+    submit(0, 4, 5);
+    submit(1, 4, 5);
+    cr_assert_eq(case_sent(&up, WIRE_META, 0)->msg->meta.n_metas, 2);
+}
+
+Test(node, nobody_gets_into_another_job_s_epoch)
+{
+    struct wire_message msg = {.type = WIRE_JOIN};
+
+    begin("");
+    msg.join = joins[0];
+    msg.join.epoch = EPOCH;
+    open_session(8, 1001); /* another user who learnt the epoch's id */
+    from(8, &msg);
+    cr_assert(strstr(refusal(), "the epoch of another job"));
+}
+
+Test(node, coordinators_cannot_be_made_up_without_end)
+{
+    struct wire_message msg = {.type = WIRE_JOIN};
+    uint32_t n_refused = 0;
+    char endpoint[40];
+
+    for (uint32_t i = 0; i < 300; i++) {
+        case_join(&msg.join, 0, 1, 0, 1);
+        snprintf(msg.join.job, sizeof msg.join.job, "job%u", i);
+        snprintf(endpoint, sizeof endpoint, "tcp://h%u:1", i);
+        msg.join.coordinators = endpoint;
+        open_session(100 + i, 1000);
+        from(100 + i, &msg);
+        n_refused += case_count(&up, WIRE_REFUSED);
+    }
+    cr_assert_eq(n_refused, 300 - 256);
 }
 
 Test(node, no_coordinator_for_ten_seconds_is_an_error_that_names_them)

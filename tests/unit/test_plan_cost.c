@@ -43,6 +43,9 @@ Test(plan_cost, presets_are_what_a_hand_computes)
     check("qwen2-vl-7b", 1, 2, llm, 28 * 4 * 3584 / 2, 0);
     check("qwen2.5-7b", 0, 1, llm, 28 * 4 * 3584 / 2, 0);
 
+    check("decoder:layers=28,hidden=3584,heads=28,kv_heads=4,intermediate=18944,vocab=152064,passes=3", 0, 1, llm,
+          28 * 4 * 3584 / 2, 0);
+
     uint64_t tile = 1024ull * 2 * 588 * 1024 + 1025ull * 24 * (2 * 1024 * 4 * 1024 + 2 * 2 * 1024 * 4096) +
                     24ull * 4 * 1024 * 1025 * 1025 + 256ull * 2 * (2 * 4096 * 4096);
     uint64_t internlm = 32ull * (2 * 4096 * (4096 + 2 * 1024 + 4096) + 3ull * 2 * 4096 * 14336) + 2ull * 4096 * 92553;
@@ -128,4 +131,26 @@ Test(plan_cost, an_older_phase_struct_is_filled_without_loss)
     cr_assert_eq(poise_preset("qwen2-vl-7b", (void *)room, sizeof(struct poise_phase) + 8, &n, &err), 0);
     cr_assert_str_eq((char *)room + sizeof(struct poise_phase) + 8, "llm");
     cr_assert_eq(room[sizeof(struct poise_phase)], 0);
+}
+
+static void bad_decoder(const char *name, const char *text)
+{
+    struct poise_phase phases[POISE_MAX_PHASES];
+    struct poise_err err;
+    uint32_t n = 77;
+
+    cr_assert_eq(poise_preset(name, phases, sizeof *phases, &n, &err), -EINVAL, "%s", name);
+    cr_assert(strstr(err.text, text), "%s", err.text);
+    cr_assert_eq(n, 77);
+}
+
+Test(plan_cost, a_decoder_is_refused_by_the_key_that_is_wrong)
+{
+    bad_decoder("decoder:", "layers is missing");
+    bad_decoder("decoder:layers=2,hidden=64,heads=4", "intermediate is missing");
+    bad_decoder("decoder:layers=two", "layers=two");
+    bad_decoder("decoder:layers=-2", "layers=-2");
+    bad_decoder("decoder:layers=2,depth=3", "depth=3");
+    bad_decoder("decoder:layers=99999999999999999999", "layers=9");
+    bad_decoder("decoder:layers=2,hidden=64,heads=4,kv_heads=8,intermediate=256", "kv_heads 8 of 4");
 }
