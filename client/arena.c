@@ -230,7 +230,11 @@ static int no_room(const struct arena *arena, uint64_t used, uint64_t need, stru
         return err_set(err, -EAGAIN, "the send arena (%s) is full: %" PRIu32
                        " older steps are still being read by peers", available, arena->n_in_flight);
     if (total <= arena->budget)
-        return err_set(err, -ENOMEM, "a step needs %s of send memory (%" PRIu64 " bytes so far); of the %s available it "
+        return err_set(err, -ENOMEM, "a step needs %s of send memory (%" PRIu64 " bytes so far); of the %s available "
+                       "it has begun segments of %s, which do not hold the rest: raise memory_budget, or allocate a "
+                       "step's largest part first", needed, total, available,
+                       memory_format(bytes_in(arena, PIECE_PENDING), begun));
+    return err_set(err, -ENOMEM, "a step needs %s of send memory (%" PRIu64 " bytes so far); of the %s available it "
                        "has begun segments of %s, which do not hold the rest: raise memory_budget, or allocate a step's "
                        "largest part first", needed, total, available,
                        memory_format(bytes_in(arena, PIECE_PENDING), begun));

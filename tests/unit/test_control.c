@@ -106,7 +106,8 @@ static void *publish(void *arg)
     struct control *control = arg;
 
     for (uint64_t step = 1; step <= N_STEPS; step++) {
-        struct control_place place = { (uint32_t)step, (uint32_t)step, step, step, (uint32_t)step };
+        struct control_place place = { .segment = (uint32_t)step, .generation = (uint32_t)step, .offset = step,
+                                       .bytes = step, .n_samples = (uint32_t)step, .published_ns = step };
 
         control_publish(control, step, &place);
         atomic_store_explicit(&newest, step, memory_order_relaxed);
@@ -137,7 +138,8 @@ Test(control, a_reader_beside_the_writer_never_sees_half_an_entry)
         cr_assert(rc == 0 || rc == -ESTALE || rc == -EAGAIN);
         if (rc == 0)
             cr_assert(place.offset == oldest && place.bytes == oldest && place.segment == (uint32_t)oldest &&
-                      place.generation == (uint32_t)oldest && place.n_samples == (uint32_t)oldest);
+                      place.generation == (uint32_t)oldest && place.n_samples == (uint32_t)oldest &&
+                      place.published_ns == oldest);
     }
     pthread_join(thread, NULL);
     cr_assert_eq(control_read(view, N_STEPS, &place), 0);
