@@ -213,6 +213,12 @@ static void on_coordinator_timer(uv_timer_t *timer)
         roles_set_timer(timer, on_coordinator_timer, roles_now_ms() + 100);
 }
 
+/* What a process says once and nobody asks for again. */
+static bool is_first(const struct roles_event *event)
+{
+    return event->kind == NODE_SESSION || (event->kind == NODE_FROM_PROCESS && event->msg->type == WIRE_JOIN);
+}
+
 static void on_turn(uv_idle_t *turn)
 {
     struct roles *roles = turn->data;
@@ -235,6 +241,8 @@ static void on_turn(uv_idle_t *turn)
         roles->counters.dropped++;
         log_line(LOG_LINE_ERROR, "%s dropped: %s", queued->msg ? wire_type_name(queued->msg->type) : "a new session", err.text);
     }
+    if (rc < 0 && !queued->to_coordinator && is_first(queued))
+        sessions_end(roles, queued->session, "no memory for it"); /* it comes again; else it would wait for nothing */
     event_free(queued);
 }
 

@@ -183,6 +183,7 @@ static void __attribute__((format(printf, 2, 0))) on_log(void *data, const char 
     char text[256];
     (void)data;
     vsnprintf(text, sizeof text, format, ap);
+    text[strcspn(text, "\n")] = 0;
     log_line(LOG_LINE_DEBUG, "status socket: %s", text);
 }
 
