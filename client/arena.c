@@ -234,10 +234,6 @@ static int no_room(const struct arena *arena, uint64_t used, uint64_t need, stru
                        "it has begun segments of %s, which do not hold the rest: raise memory_budget, or allocate a "
                        "step's largest part first", needed, total, available,
                        memory_format(bytes_in(arena, PIECE_PENDING), begun));
-    return err_set(err, -ENOMEM, "a step needs %s of send memory (%" PRIu64 " bytes so far); of the %s available it "
-                       "has begun segments of %s, which do not hold the rest: raise memory_budget, or allocate a step's "
-                       "largest part first", needed, total, available,
-                       memory_format(bytes_in(arena, PIECE_PENDING), begun));
     return err_set(err, -ENOMEM, "a step needs %s of send memory (%" PRIu64 " bytes so far), %s are available (%" PRIu64
                    " bytes): raise memory_budget or submit less in a step", needed, total, available, arena->budget);
 }
