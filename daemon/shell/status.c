@@ -29,8 +29,10 @@ static void serve(struct status *status);
 
 /* -------------------------------------------------------------------------------------------------------------- answers */
 
-/* Takes text (malloc), NULL: no memory. */
-static enum MHD_Result answer(struct MHD_Connection *connection, unsigned code, const char *type, char *text)
+static const char plain[] = "text/plain; charset=utf-8";
+
+/* Takes text (malloc), NULL: no memory. allow: the methods that would do, or NULL. */
+static enum MHD_Result answer(struct MHD_Connection *connection, unsigned code, const char *type, char *text, const char *allow)
 {
     struct MHD_Response *response;
     if (!text)
@@ -42,8 +44,8 @@ static enum MHD_Result answer(struct MHD_Connection *connection, unsigned code, 
     }
     MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
     MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
-    if (code == MHD_HTTP_METHOD_NOT_ALLOWED)
-        MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD, POST");
+    if (allow)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, allow);
     enum MHD_Result rc = MHD_queue_response(connection, code, response);
     MHD_destroy_response(response);
     return rc;
@@ -58,7 +60,7 @@ say(struct MHD_Connection *connection, unsigned code, const char *format, ...)
     if (vasprintf(&text, format, ap) < 0)
         text = NULL;
     va_end(ap);
-    return answer(connection, code, "text/plain; charset=utf-8", text);
+    return answer(connection, code, plain, text, NULL);
 }
 
 static void report_free(struct shell_report *report)
@@ -101,7 +103,7 @@ static enum MHD_Result answer_report(const struct status *status, struct MHD_Con
         return say(connection, MHD_HTTP_INTERNAL_SERVER_ERROR, "no memory for the report\n");
     char *text = write_text(&report);
     report_free(&report);
-    return answer(connection, MHD_HTTP_OK, type, text);
+    return answer(connection, MHD_HTTP_OK, type, text, NULL);
 }
 
 static bool peer_uid(struct MHD_Connection *connection, uint32_t *ret_uid)
@@ -143,6 +145,14 @@ static enum MHD_Result answer_mode(struct status *status, struct MHD_Connection 
     return say(connection, MHD_HTTP_OK, "%s%s%s: mode %s\n", *job ? job : "all jobs", *group ? "/" : "", group, text);
 }
 
+static enum MHD_Result wrong_method(struct MHD_Connection *connection, const char *url, const char *method, const char *allow)
+{
+    char *text = NULL;
+    if (asprintf(&text, "%s takes %s, not %s\n", url, allow, method) < 0)
+        text = NULL;
+    return answer(connection, MHD_HTTP_METHOD_NOT_ALLOWED, plain, text, allow);
+}
+
 static enum MHD_Result route(struct status *status, struct MHD_Connection *connection, const char *url, const char *method)
 {
     bool get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0, post = strcmp(method, "POST") == 0;
@@ -151,7 +161,7 @@ static enum MHD_Result route(struct status *status, struct MHD_Connection *conne
     if (!is_mode && !is_report)
         return say(connection, MHD_HTTP_NOT_FOUND, "%s: not here; there are /status, /metrics, /healthz and /mode\n", url);
     if (is_mode ? !post : !get)
-        return say(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "%s takes %s, not %s\n", url, is_mode ? "POST" : "GET", method);
+        return wrong_method(connection, url, method, is_mode ? "POST" : "GET, HEAD");
     if (is_mode)
         return answer_mode(status, connection);
     if (strcmp(url, "/healthz") == 0)
