@@ -92,8 +92,12 @@ static void say_memory(struct simulate *sim)
 
     if (chosen->length_before[last] == 0)
         return;
-    say(sim, " The largest micro-batch holds %" PRIu64 " %s instead of %" PRIu64 ".", chosen->length_after[last],
-        sim->cost.unit[last], chosen->length_before[last]);
+    if (chosen->length_before[last] == chosen->length_after[last])
+        say(sim, " The largest micro-batch holds %" PRIu64 " %s, as before.", chosen->length_after[last],
+            sim->cost.unit[last]);
+    else
+        say(sim, " The largest micro-batch holds %" PRIu64 " %s instead of %" PRIu64 ".", chosen->length_after[last],
+            sim->cost.unit[last], chosen->length_before[last]);
 }
 
 void simulate_words(struct simulate *sim)
@@ -106,11 +110,16 @@ void simulate_words(struct simulate *sim)
         say(sim, "No algorithm that could be advised was simulated: name one with --algorithm, as least_move.");
         return;
     }
-    if (sim->advice.speedup < WORTH_IT) {
+    if (sim->advice.speedup < WORTH_IT && chosen->imbalance_after < NEAR) {
         say(sim,
             "Leave these data as they are: in arrival order %s %.3f times the mean already, and balancing would make a "
             "step %.2f times as fast at best (predicted).",
             load_name(sim), chosen->imbalance_before, sim->advice.speedup);
+    } else if (sim->advice.speedup < WORTH_IT) {
+        say(sim,
+            "Exchanging samples alone does next to nothing here: %s %.2f times the mean in arrival order and %.2f "
+            "after.",
+            load_name(sim), chosen->imbalance_before, chosen->imbalance_after);
     } else {
         say(sim,
             "Choose %s: %s %.2f times the mean in arrival order and %.3f after; steps become %.2f times as fast "
@@ -122,6 +131,6 @@ void simulate_words(struct simulate *sim)
     }
     say_limits(sim);
     if (help && chosen->imbalance_after >= NEAR)
-        say(sim, " What would help most: \"%s\" brings it to %.3f and makes steps %.2f times as fast again.",
+        say(sim, " What would help most: \"%s\" brings it to %.3f and makes steps another %.2f times as fast.",
             help->title, help->imbalance_after, 1 / help->time);
 }
