@@ -50,6 +50,7 @@ struct epoch {
     uint64_t decided; /* highest decided step + 1, counted from first_step */
     uint64_t highest; /* highest step that metadata came for + 1, counted likewise */
     bool leaving;     /* leave holds who left in order; steps above leave.step are dropped */
+    uint32_t n_twins; /* of the first steps, how many had twins: in every one is no accident */
     bool ended;       /* a step's outcome was END */
     struct wire_abort leave;
     uint64_t asked_step, asked_ms; /* the newest NEED for a step of which nothing is here */
@@ -97,6 +98,15 @@ void epoch_pull(struct epoch *epoch, struct member_node *node, uint64_t step, bo
 
 /* Asks the nodes that host processes whose metadata of an open step, or whose field table, is missing. */
 void epoch_need(struct epoch *epoch, uint64_t step, uint64_t now_ms, struct core_out *out);
+
+/* Samples whose metadata is here and whose step is undecided. */
+uint64_t epoch_n_open(const struct epoch *epoch);
+
+/* ----------------------------------------------------------------------------------------------------------------- twins */
+
+/* Two ranks that said the very same of a step with samples: tensor-parallel peers that were taken for data-parallel ranks
+ * would swap copies of one sample. False: none, or no memory to look. */
+bool epoch_twins(const struct epoch *epoch, const struct epoch_slot *slot, uint32_t *ret_a, uint32_t *ret_b);
 
 /* NULL: not in the window, or nothing of it came. */
 struct epoch_slot *epoch_find(const struct epoch *epoch, uint64_t step);

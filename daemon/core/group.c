@@ -25,6 +25,7 @@ static const struct {
     {GROUP_RUNNING, GROUP_LEAVE, GROUP_LEAVING},  {GROUP_RUNNING, GROUP_END, GROUP_ENDED},
     {GROUP_RUNNING, GROUP_ABORT, GROUP_ABORTED},  {GROUP_LEAVING, GROUP_END, GROUP_ENDED},
     {GROUP_LEAVING, GROUP_ABORT, GROUP_ABORTED},  {GROUP_LEAVING, GROUP_GONE, GROUP_ENDED},
+    {GROUP_RUNNING, GROUP_GONE, GROUP_ENDED},
     {GROUP_ENDED, GROUP_ABORT, GROUP_ABORTED},    {GROUP_ENDED, GROUP_JOIN, GROUP_FORMING},
     {GROUP_ABORTED, GROUP_JOIN, GROUP_FORMING},
 };
@@ -116,20 +117,33 @@ static void put_away(struct group *group, const struct group_env *env, struct me
     group->over_ms = env->now_ms;
 }
 
+static void let_go(struct group *group, const struct group_env *env)
+{
+    group_report_epoch(group->epoch, env->now_ms, &group->final);
+    group->final.samples_dropped += epoch_n_open(group->epoch); /* never silently */
+    group->epoch->next_dead = *env->dead;
+    *env->dead = group->epoch;
+    group->epoch = NULL;
+}
+
 static void end_epoch(struct group *group, const struct group_env *env, const struct wire_abort *why)
 {
-    struct epoch *epoch = group->epoch;
-
     group_bury(env, why);
-    put_away(group, env, &epoch->set, &why->error);
-    epoch->next_dead = *env->dead;
-    *env->dead = epoch;
-    group->epoch = NULL;
+    put_away(group, env, &group->epoch->set, &why->error);
+    let_go(group, env);
+}
+
+/* No node speaks of it: all are gone, or this coordinator is cut off from them. So it is not ended, only forgotten: if they
+ * come back they claim it. */
+static void forget_epoch(struct group *group, const struct group_env *env)
+{
+    group_turn(group, env, GROUP_GONE, "no node speaks of it any more");
+    let_go(group, env);
 }
 
 void group_abort(struct group *group, const struct group_env *env, const struct wire_abort *abort)
 {
-    struct wire_abort final = *abort;
+    struct wire_abort final = *abort; /* what everybody is told */
 
     memcpy(final.job, group->job, sizeof final.job);
     memcpy(final.group, group->name, sizeof final.group);
@@ -350,8 +364,11 @@ static void tick_epoch(struct group *group, const struct group_env *env)
 {
     struct epoch *epoch = group->epoch;
 
-    if (group->state != GROUP_RUNNING && env->now_ms >= epoch->heard_ms + env->config->forget_ms) {
-        gone(group, env);
+    if (env->now_ms >= epoch->heard_ms + env->config->forget_ms) {
+        if (group->state == GROUP_ENDED)
+            gone(group, env);
+        else
+            forget_epoch(group, env);
         return;
     }
     check_nodes(group, env);

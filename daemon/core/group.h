@@ -55,6 +55,7 @@ struct group {
     struct poise_err over;     /* why past ended */
     uint64_t over_ms;
     uint64_t vote_ms; /* of claims that stay incomplete */
+    struct group_report final; /* of the last epoch, when it ended; n_ranks 0: none */
     bool pending;     /* memory ran out while starting or deciding: try again at the next tick */
 };
 
@@ -91,7 +92,8 @@ uint32_t group_n_nodes(const struct group *group);
 void group_bury(const struct group_env *env, const struct wire_abort *abort);
 void group_send_abort(const struct group_env *env, const struct membership *set, const struct wire_abort *abort);
 
-/* For reports. */
+/* For reports: report.c. */
+void group_report_epoch(const struct epoch *epoch, uint64_t now_ms, struct group_report *to);
 uint32_t coordinator_n_groups(const struct coordinator *coordinator);
 const struct group *coordinator_group(const struct coordinator *coordinator, uint32_t i);
 

@@ -324,9 +324,12 @@ static void tick(struct node *node)
 /* The loop stood still: coordinators were not heard because nobody listened. */
 static void notice_stall(struct node *node)
 {
-    if (node->expected_ms && node->n_epochs && node->now_ms > node->expected_ms + 4 * node->config.heartbeat_ms)
-        for (uint32_t i = 0; i < node->n_links; i++)
-            node->links[i].heard_ms = node->now_ms;
+    if (!node->expected_ms || node->now_ms <= node->expected_ms + 4 * node->config.heartbeat_ms)
+        return;
+    for (uint32_t i = 0; i < node->n_links; i++)
+        node->links[i].heard_ms = node->now_ms;
+    for (uint32_t i = 0; i < node->n_epochs; i++)
+        node->epochs[i]->awaited_ms = node->now_ms;
 }
 
 static void set_next(struct node *node)

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "daemon/core/mem.h"
+#include "daemon/core/membership.h"
 #include "daemon/core/node_state.h"
 #include "daemon/planner/err.h"
 
@@ -126,7 +127,9 @@ void local_epoch_attach(struct local_epoch *epoch, struct session *session)
         i++;
     if (i == epoch->n_locals)
         epoch->n_locals++;
-    epoch->locals[i] = (struct local){join->rank, join->replica, join->incarnation, session};
+    else
+        epoch->n_awaited -= epoch->locals[i].awaited;
+    epoch->locals[i] = (struct local){join->rank, join->replica, join->incarnation, session, false};
     epoch->n_live++;
     session->epoch = epoch;
     session->local = i;
@@ -171,20 +174,50 @@ static void object(struct node *node, uint64_t link, const struct wire_roster *r
     out_send(&node->out, link, true, msg);
 }
 
-/* Does a local process stand behind every member that the roster counts to this node? Else its death was overtaken. */
-static void check_absent(struct node *node, struct local_epoch *epoch, uint64_t link, const struct wire_roster *roster,
-                         uint32_t number)
+/* Is this one of the members that the roster counts to this node, and not known here? */
+static bool absent(const struct local_epoch *epoch, const struct wire_member *member, uint32_t number)
+{
+    if (member->node != number)
+        return false;
+    for (uint32_t i = 0; i < epoch->n_locals; i++)
+        if (epoch->locals[i].rank == member->rank && epoch->locals[i].replica == member->replica)
+            return false;
+    return true;
+}
+
+static uint32_t count_absent(const struct local_epoch *epoch, const struct wire_roster *roster, uint32_t number)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < roster->n_members; i++)
+        n += absent(epoch, &roster->members[i], number);
+    return n;
+}
+
+/* A process that joined and is not here when the epoch begins: its death was overtaken. */
+static void object_to_absent(struct node *node, struct local_epoch *epoch, uint64_t link, const struct wire_roster *roster,
+                             uint32_t number)
+{
+    for (uint32_t i = 0; i < roster->n_members; i++)
+        if (absent(epoch, &roster->members[i], number)) {
+            object(node, link, roster, roster->members[i].rank, roster->members[i].replica,
+                   "was gone before the epoch began");
+            return;
+        }
+}
+
+/* This poised was restarted, and not all of its processes are back: each has node_timeout to come. There is room. */
+static void await_absent(struct node *node, struct local_epoch *epoch, const struct wire_roster *roster, uint32_t number)
 {
     for (uint32_t i = 0; i < roster->n_members; i++) {
         const struct wire_member *member = &roster->members[i];
-        bool here = member->node != number;
 
-        for (uint32_t j = 0; j < epoch->n_locals && !here; j++)
-            here = epoch->locals[j].rank == member->rank && epoch->locals[j].replica == member->replica;
-        if (!here) {
-            object(node, link, roster, member->rank, member->replica, "was gone before the epoch began");
-            return;
-        }
+        if (!absent(epoch, member, number))
+            continue;
+        epoch->locals[epoch->n_locals++] =
+            (struct local){member->rank, member->replica, member->incarnation, NULL, true};
+        epoch->n_awaited++;
+        epoch->awaited_ms = node->now_ms;
     }
 }
 
@@ -220,13 +253,56 @@ static int count_joining(const struct node *node, const struct wire_roster *rost
     return n;
 }
 
+/* Takes the local processes of a roster in. There is room. */
+static void begin_sessions(struct node *node, struct local_epoch *epoch, const struct wire_message *msg)
+{
+    for (uint32_t i = 0; i < node->n_sessions; i++)
+        if (of_roster(node->sessions[i], &msg->roster) && member_of(&msg->roster, node->sessions[i]))
+            begin_session(node, epoch, node->sessions[i], msg);
+}
+
+static int begin_epoch(struct node *node, uint64_t link, const struct wire_message *msg, const struct session *any, int n)
+{
+    const struct wire_roster *roster = &msg->roster;
+    struct local_epoch *epoch = local_epoch_new(node, any->job, &any->join->join, roster->epoch);
+
+    if (!epoch || local_epoch_reserve(epoch, (uint32_t)n) < 0) {
+        local_epoch_free(epoch);
+        return -ENOMEM;
+    }
+    node->epochs[node->n_epochs++] = epoch;
+    epoch->job->n_epochs++;
+    out_log(&node->out, LOG_LEVEL_INFO, "node: group %s: running with %d of %u processes here", epoch->label, n,
+            roster->n_members);
+    begin_sessions(node, epoch, msg);
+    object_to_absent(node, epoch, link, roster, member_of(roster, any)->node);
+    return 0;
+}
+
+/* The roster of an epoch that runs here: for processes that came back, or of a coordinator that was restarted. */
+static int continue_epoch(struct node *node, struct local_epoch *epoch, uint64_t link, const struct wire_message *msg,
+                          const struct session *any, int n)
+{
+    uint32_t number = member_of(&msg->roster, any)->node, index = job_link(epoch->job, link);
+
+    if (epoch->state == LOCAL_ABORTED)
+        return 0; /* told up already, and again until it is echoed */
+    if (local_epoch_reserve(epoch, epoch->n_locals + (uint32_t)n + count_absent(epoch, &msg->roster, number)) < 0)
+        return -ENOMEM;
+    begin_sessions(node, epoch, msg);
+    await_absent(node, epoch, &msg->roster, number);
+    local_epoch_resend(node, epoch, link);
+    if (epoch->tell_up && index != POISE_NONE)
+        epoch->links[index].echoed = false;
+    return 0;
+}
+
 int node_on_roster(struct node *node, uint64_t link, const struct wire_message *msg)
 {
     const struct wire_roster *roster = &msg->roster;
     const struct session *any = NULL, *elsewhere = NULL;
     struct local_epoch *epoch = node_epoch(node, roster->epoch);
     int n = count_joining(node, roster, &any, &elsewhere);
-    bool fresh = !epoch;
 
     if (!any)
         return 0;
@@ -234,31 +310,7 @@ int node_on_roster(struct node *node, uint64_t link, const struct wire_message *
         object(node, link, roster, elsewhere->join->join.rank, elsewhere->join->join.replica, "is in another epoch");
         return 0;
     }
-    if (epoch && epoch->state == LOCAL_ABORTED)
-        return 0; /* told up already, and again until it is echoed */
-    if (fresh)
-        epoch = local_epoch_new(node, any->job, &any->join->join, roster->epoch);
-    if (!epoch || local_epoch_reserve(epoch, epoch->n_locals + (uint32_t)n) < 0) {
-        if (fresh)
-            local_epoch_free(epoch);
-        return -ENOMEM;
-    }
-    if (fresh) {
-        node->epochs[node->n_epochs++] = epoch;
-        epoch->job->n_epochs++;
-        out_log(&node->out, LOG_LEVEL_INFO, "node: group %s: running with %d of %u processes here", epoch->label, n,
-                roster->n_members);
-    }
-    for (uint32_t i = 0; i < node->n_sessions; i++)
-        if (of_roster(node->sessions[i], roster) && member_of(roster, node->sessions[i]))
-            begin_session(node, epoch, node->sessions[i], msg);
-    if (fresh)
-        check_absent(node, epoch, link, roster, member_of(roster, any)->node);
-    else
-        local_epoch_resend(node, epoch, link); /* it may have been restarted */
-    if (epoch->tell_up && job_link(epoch->job, link) != POISE_NONE)
-        epoch->links[job_link(epoch->job, link)].echoed = false;
-    return 0;
+    return epoch ? continue_epoch(node, epoch, link, msg, any, n) : begin_epoch(node, link, msg, any, n);
 }
 
 /* --------------------------------------------------------------------------------------------------------------- ending */
@@ -410,6 +462,28 @@ static void check_silence(struct node *node, struct local_epoch *epoch)
     local_epoch_end(node, epoch, &abort, true, NULL);
 }
 
+/* A process that was here before this poised was restarted and does not come back: its death was nobody's to see. */
+static void check_awaited(struct node *node, struct local_epoch *epoch)
+{
+    struct wire_abort abort = {.left = false};
+    const struct local *local = epoch->locals;
+    char who[48];
+
+    if (epoch->state != LOCAL_RUNNING) /* who left before the restart does not come back */
+        return;
+    if (!epoch->n_awaited || node->now_ms < epoch->awaited_ms + node->config.node_timeout_ms)
+        return;
+    while (!local->awaited)
+        local++;
+    abort.rank = local->rank;
+    abort.replica = local->replica;
+    err_set_at(&abort.error, -ESHUTDOWN, local->rank, POISE_NONE, NULL,
+               "job %s: %s did not come back to node %s within %llu ms after its poised was restarted", epoch->job->job,
+               member_name(local->rank, local->replica, epoch->n_replicas, who, sizeof who), node->config.name,
+               (unsigned long long)node->config.node_timeout_ms);
+    local_epoch_end(node, epoch, &abort, true, NULL);
+}
+
 /* Kept as long as a process needs it, or a coordinator has to be told. */
 static bool finished(const struct node *node, const struct local_epoch *epoch)
 {
@@ -434,6 +508,7 @@ void node_tick_epochs(struct node *node)
 
         if (epoch->state != LOCAL_ABORTED) {
             check_silence(node, epoch);
+            check_awaited(node, epoch);
             local_epoch_pull_proven(node, epoch);
         }
         if (beat && epoch->tell_up)

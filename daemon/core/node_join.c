@@ -328,9 +328,27 @@ static void send_mode(struct node *node, const struct session *session)
     out_send(&node->out, session->id, false, msg);
 }
 
-static int check(const struct session *session, const struct wire_join *join, struct poise_err *err)
+static uint32_t count_endpoints(const char *list)
 {
+    uint32_t n = 1;
+
+    for (const char *at = list ? list : ""; *at; at++)
+        n += *at == ',';
+    return n;
+}
+
+static int check(const struct node *node, const struct session *session, const struct wire_join *join,
+                 struct poise_err *err)
+{
+    const struct local_epoch *epoch = wire_id_none(join->epoch) ? NULL : node_epoch(node, join->epoch);
+    const struct job *job = node_job(node, session->uid, join->job, join->group);
     int r = membership_check(join, err);
+
+    if (r == 0 && epoch && (epoch->job != job || epoch->n_ranks != join->n_ranks || epoch->n_replicas != join->n_replicas))
+        r = err_set_at(err, -EPERM, join->rank, POISE_NONE, NULL, "rank %u names the epoch of another job", join->rank);
+    if (r == 0 && !job && node->n_links + count_endpoints(join->coordinators) > NODE_LINKS)
+        r = err_set_at(err, -ENOSPC, join->rank, POISE_NONE, NULL,
+                       "rank %u names coordinators beyond the %u that this daemon connects to", join->rank, NODE_LINKS);
 
     if (r == 0 && session->uid == NOBODY)
         r = err_set_at(err, -EPERM, join->rank, POISE_NONE, NULL,
@@ -353,7 +371,7 @@ int node_on_join(struct node *node, struct session *session, const struct wire_m
     named_by_kernel.join.uid = session->uid;
     if (session->pid)
         named_by_kernel.join.pid = session->pid;
-    if (check(session, &named_by_kernel.join, &err) < 0) {
+    if (check(node, session, &named_by_kernel.join, &err) < 0) {
         refuse(node, session, &named_by_kernel.join, &err);
         return 0;
     }

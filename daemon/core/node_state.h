@@ -13,6 +13,7 @@
 #define NODE_MAX_LINKS 8u /* coordinators of a job: one to three, and those that are asked when all are gone */
 /* Twice the coordinator's window: local ranks may be a window apart from each other, and from what is asked for. */
 #define NODE_SLOTS (4u * WIRE_WINDOW)
+#define NODE_LINKS 256u      /* different coordinators of all jobs here: a connection each, so users may not make them up */
 #define NODE_PULL_MS 100u    /* a step is not asked for again sooner: longer than an answer takes */
 #define NODE_MEMBERS_MS 200u /* nor are members told again to a coordinator that keeps asking */
 #define NODE_VOTE_MS 2500u   /* coordinators repeat each second that a node is silent; two may be lost */
@@ -63,6 +64,7 @@ struct local { /* a process of an epoch on this node; stays when its session end
     uint32_t rank, replica;
     struct wire_incarnation incarnation;
     struct session *session; /* NULL: gone */
+    bool awaited; /* it was on this node before its poised was restarted, and has not come back */
 };
 
 struct local_slot {
@@ -98,6 +100,8 @@ struct local_epoch {
     struct local_slot slots[NODE_SLOTS];
     uint64_t highest; /* highest step seen + 1, counted from first_step */
     uint64_t highest_outcome; /* likewise, with an outcome */
+    uint32_t n_awaited;
+    uint64_t awaited_ms;   /* since when */
     struct tables tables; /* merged ones, to hand them to processes that lack them */
     struct epoch_link links[NODE_MAX_LINKS]; /* as job->links */
     struct wire_abort abort; /* LEAVING, ABORTED */

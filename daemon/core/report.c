@@ -20,10 +20,11 @@ static const char *state_text(const struct group *group)
     }
 }
 
-static void fill_epoch(const struct epoch *epoch, uint64_t now_ms, struct group_report *to)
+void group_report_epoch(const struct epoch *epoch, uint64_t now_ms, struct group_report *to)
 {
     const struct epoch_slot *slot = epoch_find(epoch, epoch_oldest_open(epoch));
 
+    memset(to, 0, sizeof *to);
     to->epoch = epoch->id;
     to->n_ranks = epoch->n_ranks;
     to->n_replicas = epoch->n_replicas;
@@ -66,22 +67,26 @@ static void fill_set(const struct membership *set, struct group_report *to)
 
 static void fill(const struct group *group, uint64_t now_ms, struct group_report *to)
 {
-    memcpy(to->job, group->job, sizeof to->job);
-    memcpy(to->group, group->name, sizeof to->group);
-    to->uid = group->uid;
-    to->state = state_text(group);
     if (group->epoch) {
-        fill_epoch(group->epoch, now_ms, to);
+        group_report_epoch(group->epoch, now_ms, to);
     } else if (group->forming.members) {
         fill_set(&group->forming, to);
         to->waiting_ms = now_ms - group->forming.since_ms;
     } else if (group->claims.members) {
         fill_set(&group->claims, to);
         to->waiting_ms = now_ms - group->claims.since_ms;
-    } else if (group->past.members) {
+    } else if (group->past_attempt && group->past.members) {
         fill_set(&group->past, to);
         to->n_waiting = 0;
+    } else {
+        *to = group->final;
+        to->n_waiting = 0;
+        to->waiting_ms = 0;
     }
+    memcpy(to->job, group->job, sizeof to->job);
+    memcpy(to->group, group->name, sizeof to->group);
+    to->uid = group->uid;
+    to->state = state_text(group);
     if (group->state == GROUP_ABORTED)
         snprintf(to->error, sizeof to->error, "%s", group->over.text);
 }

@@ -341,6 +341,19 @@ static void log_outcome(const struct epoch *epoch, const struct outcome *outcome
                 (unsigned long long)outcome->totals.samples_moved, (unsigned long long)outcome->totals.n_samples);
 }
 
+/* Equal sizes may be an accident once; the tags are hashed too, so three times in a row is not. */
+static void look_for_twins(struct epoch *epoch, const struct epoch_slot *slot, struct core_out *out)
+{
+    uint64_t at = slot->step - epoch->first_step;
+    uint32_t a, b;
+
+    if (at >= 3 || !epoch_twins(epoch, slot, &a, &b) || ++epoch->n_twins < 3)
+        return;
+    out_log(out, LOG_LEVEL_WARNING,
+            "group %s: ranks %u and %u submit the same samples, step after step: are they replicas of one rank?",
+            epoch->label, a, b);
+}
+
 static int decide_slot(struct epoch *epoch, struct epoch_slot *slot, struct core_out *out)
 {
     struct schema *schema;
@@ -359,6 +372,7 @@ static int decide_slot(struct epoch *epoch, struct epoch_slot *slot, struct core
     epoch->schema = schema;
     slot->outcome = outcome;
     slot->node_slices = slices;
+    look_for_twins(epoch, slot, out);
     drop_metas(slot);
     memset(slot->metas, 0, epoch->n_members * sizeof *slot->metas);
     if (slot->step - epoch->first_step + 1 > epoch->decided)
@@ -387,6 +401,19 @@ int epoch_decide(struct epoch *epoch, uint64_t now_ms, struct core_out *out)
     if (lacking)
         epoch_need(epoch, lacking->step, now_ms, out);
     return lowest ? decide_slot(epoch, lowest, out) : 0;
+}
+
+uint64_t epoch_n_open(const struct epoch *epoch)
+{
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < EPOCH_SLOTS; i++)
+        for (uint32_t rank = 0; epoch->slots[i].used && !epoch->slots[i].outcome && rank < epoch->n_ranks; rank++) {
+            const struct wire_meta *meta = first_replica(epoch, &epoch->slots[i], rank);
+
+            n += meta && meta->kind == WIRE_META_SAMPLES ? meta->n_samples : 0;
+        }
+    return n;
 }
 
 /* ------------------------------------------------------------------------------------------------------------ questions */

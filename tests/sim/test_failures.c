@@ -203,6 +203,25 @@ Test(failures, a_restarted_node_is_a_pause)
     }
 }
 
+Test(failures, who_dies_while_its_poised_is_down_is_named)
+{
+    struct sim_config config = plain();
+    struct sim sim;
+
+    sim_start(&sim, &config);
+    cr_assert(sim_run_to_step(&sim, 5, 60000));
+    sim_kill_node(&sim, 1);
+    sim_kill_process(&sim, 2, 0);
+    sim_run(&sim, 500, all_over);
+    sim_start_node(&sim, 1);
+    cr_assert(!sim_run(&sim, 8000, all_over));
+    cr_assert(sim_run(&sim, 5000, all_over));
+    for (uint32_t i = 0; i < 4; i++)
+        cr_assert(i == 2 || strstr(sim.processes[i].error.text, "rank 2 did not come back"), "%s",
+                  sim.processes[i].error.text);
+    sim_stop(&sim);
+}
+
 Test(failures, a_silent_node_is_named_after_the_timeout_and_not_before)
 {
     struct sim_config config = plain();

@@ -602,6 +602,10 @@ Test(group, a_restarted_poised_takes_its_place)
     cr_assert_not_null(ask(7, WIRE_OUTCOME, 0, false));
     cr_assert_eq(up.sends[0].to, 7);
     cr_assert_eq(up.sends[0].msg->outcome.slices[0].rank, 1);
+    beat(7, 1, 1);
+    cr_assert_eq(up.n_sends, 0, "its heartbeats are known");
+    beat(NODE_B, 1, 1);
+    cr_assert_eq(case_count(&up, WIRE_UNKNOWN), 1, "those of the old one are not");
 }
 
 /* ----------------------------------------------------------------------------------------------------------------- ends */

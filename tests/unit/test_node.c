@@ -447,6 +447,53 @@ Test(node, parts_go_up_when_they_are_asked_for)
     cr_assert_eq(case_count(&up, WIRE_NEED), 2, "nothing of step 9 is here");
 }
 
+Test(node, once_asked_for_parts_do_not_wait_for_each_other)
+{
+    for (uint32_t rank = 0; rank < 3; rank++)
+        join(rank, "");
+    send_roster(0);
+    cr_assert_eq(case_count(&up, WIRE_ROSTER), 3);
+    ask(WIRE_NEED, 0, 0, false);
+    submit(0, 0, 5);
+    cr_assert_eq(up.n_sends, 0, "nothing of step 0 was here when it was asked for");
+    ask(WIRE_NEED, 0, 0, false);
+    submit(1, 0, 5);
+    cr_assert_eq(count_up(WIRE_META), 1);
+    cr_assert_eq(case_sent(&up, WIRE_META, 0)->msg->meta.metas[0].rank, 1);
+}
+
+Test(node, a_process_gets_the_merged_table_once_and_on_request)
+{
+    struct case_meta with_table;
+
+    begin("");
+    case_meta(&with_table, 0, 0, 0, NULL, 0);
+    case_field(&with_table, "ids", "tokens");
+    send_outcome(0, 0, 1);
+    for (uint64_t number = 1; number < 3; number++) {
+        outcome.outcome.step = number;
+        outcome.outcome.table_hash = with_table.meta.table_hash;
+        outcome.outcome.table = number == 1 ? &with_table.table : NULL;
+        down(0, &outcome);
+        cr_assert_eq(case_count(&up, WIRE_OUTCOME), 2);
+        cr_assert_eq(case_sent(&up, WIRE_OUTCOME, 0)->msg->outcome.table != NULL, number == 1);
+    }
+    ask(WIRE_PULL, 1, 2, true);
+    cr_assert_not_null(case_sent(&up, WIRE_OUTCOME, 0)->msg->outcome.table);
+}
+
+Test(node, a_merged_table_that_is_not_here_is_asked_for)
+{
+    begin("");
+    send_outcome(0, 0, 1);
+    outcome.outcome.step = 1;
+    outcome.outcome.table_hash = (struct wire_id){3, 3};
+    down(0, &outcome);
+    cr_assert_eq(case_count(&up, WIRE_OUTCOME), 2);
+    cr_assert_eq(count_up(WIRE_PULL), 1);
+    cr_assert(case_sent(&up, WIRE_PULL, 0)->msg->ask.want_table);
+}
+
 Test(node, a_table_is_asked_for_and_passed_on)
 {
     struct wire_message msg = {.type = WIRE_META};
