@@ -102,11 +102,21 @@ static void fail_open(struct poise *p, uint64_t now_ms)
     pthread_mutex_unlock(&p->lock);
 }
 
+/* All that will ever be decided is: poised's end does not matter any more. */
+static bool needs_nothing(struct poise *p)
+{
+    pthread_mutex_lock(&p->lock);
+    bool nothing = p->group_ended ||
+                   (p->state == HANDLE_LEFT && (int64_t)(ledger_next_decide(p->ledger) - p->last_step) > 0);
+    pthread_mutex_unlock(&p->lock);
+    return nothing;
+}
+
 static void fail_lost(struct poise *p, uint64_t now_ms)
 {
     struct poise_err why;
 
-    if (p->state == HANDLE_OPENING || p->state == HANDLE_ABORTED || p->lost_ms == 0 || p->group_ended ||
+    if (p->state == HANDLE_OPENING || p->state == HANDLE_ABORTED || p->lost_ms == 0 || needs_nothing(p) ||
         now_ms < p->lost_ms + p->settings.node_timeout_ms)
         return;
     err_set(&why, -ESHUTDOWN, "poised on this node is gone for %llu ms (node_timeout_ms): %s",
@@ -118,19 +128,32 @@ static void fail_lost(struct poise *p, uint64_t now_ms)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* One notice for each long wait for an outcome. */
+/* Under lock: the step that this rank waits for, and what for; NULL if it does not wait. */
+static const char *long_wait(const struct poise *p, uint64_t *ret_step)
+{
+    *ret_step = ledger_next_decide(p->ledger);
+    if (p->state == HANDLE_RUNNING && *ret_step != ledger_next_submit(p->ledger) && !p->group_ended)
+        return "its outcome: peers have not submitted it (`poisectl status` names them)";
+    *ret_step = p->shuffle_at;
+    if (p->shuffle_wait == SHUFFLE_WAITS_ROOM && p->n_waiting)
+        return "memory to receive it: the trainer holds batches of older steps; release them or raise memory_budget";
+    if (p->shuffle_wait == SHUFFLE_WAITS_SEGMENT)
+        return "the memory that its sender has not offered yet";
+    return NULL;
+}
+
+/* One notice for each long wait. */
 static void warn_slow(struct poise *p, uint64_t now_ms)
 {
+    uint64_t step;
+
     pthread_mutex_lock(&p->lock);
-    uint64_t step = ledger_next_decide(p->ledger);
-    bool waits = p->state == HANDLE_RUNNING && step != ledger_next_submit(p->ledger) && !p->group_ended;
-    if (!waits || step != p->waiting_step || p->waiting_since_ms == 0) {
+    const char *what = long_wait(p, &step);
+    if (!what || step != p->waiting_step || p->waiting_since_ms == 0) {
         p->waiting_step = step;
-        p->waiting_since_ms = waits ? now_ms : 0;
+        p->waiting_since_ms = what ? now_ms : 0;
     } else if (p->waiting_since_ms != UINT64_MAX && now_ms - p->waiting_since_ms >= WARN_MS) {
-        handle_notice(p, step, POISE_WARNING,
-                      "waiting for the outcome of step %llu for %u s: peers have not submitted it (`poisectl status` names them)",
-                      (unsigned long long)step, WARN_MS / 1000u);
+        handle_notice(p, step, POISE_WARNING, "step %llu waits %u s for %s", (unsigned long long)step, WARN_MS / 1000u, what);
         p->waiting_since_ms = UINT64_MAX;
     }
     pthread_mutex_unlock(&p->lock);

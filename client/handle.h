@@ -115,7 +115,7 @@ struct poise {
     uint64_t receive_budget;
     struct iterator *iterators;
     uint64_t cursor;        /* the lowest step that an iterator has not passed */
-    bool rank_ended;        /* poise_end() was called: the engine sends END from here on */
+    atomic_bool rank_ended; /* poise_end() was called: the engine sends END from here on */
     bool group_ended;       /* the outcome END came, */
     uint64_t end_step;      /* for this step */
     uint32_t mode;          /* POISE_MODE_* to stamp on metadata */
@@ -127,8 +127,9 @@ struct poise {
     uint64_t shuffle_at;    /* the step that is shuffled */
     uint64_t compute_ns, report_step;
     uint64_t exposed_ns;    /* of the step read last */
-    bool report_due;
-    bool closing, served, stop; /* close: asked for; nothing left to serve; the engine shall end */
+    atomic_bool report_due; /* these the engine looks at without the lock */
+    atomic_bool closing;    /* close was asked for */
+    bool served, stop;      /* nothing is left to serve; the engine shall end */
     struct wire_id epoch;   /* written once, before state becomes HANDLE_RUNNING */
 
     /* engine */

@@ -89,6 +89,8 @@ static int try_next(struct poise *p, struct iterator *it, const struct poise_bat
     if (p->group_ended && it->step >= p->end_step)
         return err_set(err, -ENODATA, "the data ended before step %llu", (unsigned long long)p->end_step);
     rc = handle_dead(p, it->step, err);
+    if (rc == 0 && p->closing)
+        rc = err_set(err, -ESHUTDOWN, "the handle is being closed");
     if (rc < 0)
         return rc;
     if (!record)

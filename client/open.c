@@ -4,15 +4,21 @@
  * engine is in an epoch or knows why there will be none. Close lets the engine serve peers until they have what they were
  * promised, says goodbye, and frees all but what held batches need.
  */
+#include <dirent.h>
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "client/forks.h"
 #include "client/handle.h"
 #include "daemon/planner/err.h"
+
+#define N_FDS 48u           /* 16 segments, libzmq's 10, ours, and some for offers on their way */
+#define MAX_LOCAL_RANKS 64u /* more on one node would be news */
 
 /* In the child of a fork: what tells peers that the parent lives is closed. Async-signal-safe; locks may be held. */
 static void child(struct poise *p)
@@ -42,6 +48,25 @@ static int check_join(const struct settings *settings, struct poise_err *err)
     if (rc == 0)
         free(bytes);
     return rc;
+}
+
+/* libzmq aborts the process where it cannot make its descriptors, and peers' doorbells take one each: better to know now. */
+static int check_descriptors(const struct settings *settings, struct poise_err *err)
+{
+    uint32_t n_ranks = settings->join.n_ranks, need = N_FDS + (n_ranks < MAX_LOCAL_RANKS ? n_ranks : MAX_LOCAL_RANKS), n_open = 0;
+    struct rlimit limit;
+    DIR *dir = opendir("/proc/self/fd");
+
+    if (!dir && errno != EMFILE)
+        return 0; /* no /proc: found out later */
+    while (dir && readdir(dir))
+        n_open++;
+    if (dir)
+        closedir(dir);
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || (dir && limit.rlim_cur >= (rlim_t)n_open + need))
+        return 0;
+    return err_set(err, -EMFILE, "%u more file descriptors are needed, and %u of the limit of %llu are in use: raise `ulimit -n`",
+                   need, n_open, (unsigned long long)limit.rlim_cur);
 }
 
 /* Memory that peers see. The arena and the receive slots wait for the roster: their size depends on the local ranks. */
@@ -144,6 +169,8 @@ int poise_open(const struct poise_options *opt, struct poise **ret_p, struct poi
         return rc;
     rc = check_join(&settings, err);
     if (rc == 0)
+        rc = check_descriptors(&settings, err);
+    if (rc == 0)
         rc = handle_new(&settings, &p, err);
     if (rc < 0) {
         settings_free(&settings);
@@ -163,7 +190,7 @@ static int serve(struct poise *p, struct poise_err *err)
 
     pthread_mutex_lock(&p->lock);
     p->closing = true;
-    handle_changed(p); /* other threads that wait in this handle are the caller's error, but must not hang */
+    handle_changed(p);
     wake_ring(p->wake);
     while (rc == 0 && !p->served)
         rc = handle_wait(p, p->progress, deadline_ms);
@@ -175,6 +202,12 @@ static int serve(struct poise *p, struct poise_err *err)
     else if (rc == -ETIMEDOUT)
         err_set(err, rc, "step %llu was submitted but not decided %llu ms later (close_timeout_ms): peers have not submitted it",
                 (unsigned long long)ledger_next_decide(p->ledger), (unsigned long long)p->settings.close_timeout_ms);
+    while (p->n_waiting) { /* they find it closing and go */
+        pthread_cond_broadcast(&p->cond);
+        pthread_mutex_unlock(&p->lock);
+        sched_yield();
+        pthread_mutex_lock(&p->lock);
+    }
     pthread_mutex_unlock(&p->lock);
     return rc;
 }

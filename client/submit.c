@@ -144,6 +144,8 @@ static int check_turn(const struct poise *p, uint64_t step, struct poise_err *er
     uint64_t next = ledger_next_submit(p->ledger);
     int rc = handle_dead(p, step, err);
 
+    if (rc == 0 && p->closing)
+        rc = err_set(err, -ESHUTDOWN, "the handle is being closed");
     if (rc < 0)
         return rc;
     if (step < next && !p->rank_ended)
@@ -220,6 +222,8 @@ static int wait_room(struct poise *p, uint64_t seen, uint64_t bytes, uint64_t de
     if (p->sent_rank != POISE_NONE)
         snprintf(reader, sizeof reader, ", such as rank %u step %llu", p->sent_rank, (unsigned long long)p->sent_step);
     rc = handle_dead(p, ledger_next_submit(p->ledger), err);
+    if (rc == 0 && p->closing)
+        rc = err_set(err, -ESHUTDOWN, "the handle is being closed");
     pthread_mutex_unlock(&p->lock);
     if (rc < 0)
         return rc;

@@ -124,6 +124,58 @@ Test(client_death, a_killed_rank_is_named_everywhere_within_a_second)
     board_check(board, 0, 3, always_6);
 }
 
+/* ----------------------------------------------------------------------------------------------------- of any, any time */
+
+#define N_MORTAL 30
+
+static int mortal(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, c->arg);
+    struct poise *p = rank_open(&opt);
+    const struct poise_batch *batch;
+    struct poise_err err = {0};
+    int rc = 0;
+
+    load_declare(p, 0);
+    for (uint64_t step = 0; step < N_MORTAL && rc == 0; step++) {
+        rc = load_submit(p, step, c->rank, 6, 0, &err);
+        for (bool last = false; rc == 0 && !last;) {
+            rc = poise_next(p, 0, -1, &batch, &err);
+            if (rc < 0)
+                break;
+            load_check(batch, NULL);
+            last = batch->micro_batch + 1 == batch->n_micro_batches;
+            poise_release(batch);
+        }
+        board_raise(c->board, FLAG_READ);
+    }
+    EXPECT(rc == 0 || (rc == -ESHUTDOWN && strstr(err.text, "rank ")), "%d %s", rc, err.text);
+    rank_close(p);
+    return 0;
+}
+
+Test(client_death, a_rank_killed_at_any_point_leaves_no_other_hanging)
+{
+    for (uint32_t round = 0; round < 8; round++) {
+        char job[32];
+        snprintf(job, sizeof job, "mortal-%u", round);
+        struct rank_context context = {.n_ranks = 4, .dir = daemon_.dir, .board = board, .arg = job};
+        pid_t pid[4];
+        board->flag[FLAG_READ] = 0;
+        for (uint32_t r = 0; r < 4; r++) {
+            context.rank = r;
+            pid[r] = rank_start(&context, mortal);
+        }
+        board_wait(board, FLAG_READ, 1 + 7 * round); /* all have opened */
+        kill(pid[round % 4], SIGKILL);
+        for (uint32_t r = 0; r < 4; r++) {
+            int status = rank_wait(pid[r]);
+            cr_assert(status == 0 || (r == round % 4 && status == -SIGKILL), "round %u: rank %u ended with %d", round, r,
+                      status);
+        }
+    }
+}
+
 /* A worker that the rank forked still lives: its copy of the connection must not hide the death. */
 static int victim_with_child(const struct rank_context *c)
 {
@@ -203,6 +255,27 @@ Test(client_death, a_killed_and_restarted_poised_loses_nothing)
         test_daemon_kill(&daemon_);
         test_daemon_restart(&daemon_, NULL);
     }
+    for (uint32_t r = 0; r < 3; r++)
+        cr_assert_eq(rank_wait(pid[r]), 0, "rank %u", r);
+    for (uint64_t step = 0; step < N_STEPS; step++)
+        board_check(board, step, 3, always_6);
+}
+
+/* Alive and slow is waited for. */
+Test(client_death, a_stopped_poised_is_a_pause)
+{
+    struct rank_context context = {.n_ranks = 3, .dir = daemon_.dir, .board = board};
+    const struct timespec while_ = {.tv_nsec = 300000000};
+    pid_t pid[3];
+
+    for (uint32_t r = 0; r < 3; r++) {
+        context.rank = r;
+        pid[r] = rank_start(&context, run_on);
+    }
+    board_wait(board, FLAG_READ, 8);
+    cr_assert_eq(kill(daemon_.pid, SIGSTOP), 0);
+    nanosleep(&while_, NULL);
+    cr_assert_eq(kill(daemon_.pid, SIGCONT), 0);
     for (uint32_t r = 0; r < 3; r++)
         cr_assert_eq(rank_wait(pid[r]), 0, "rank %u", r);
     for (uint64_t step = 0; step < N_STEPS; step++)

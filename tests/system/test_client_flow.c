@@ -3,6 +3,8 @@
  * replicas, modes. */
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -434,6 +436,195 @@ Test(client_flow, memory_that_held_batches_fill_is_an_error_that_says_so)
 }
 
 /* ------------------------------------------------------------------------------------------------------------- variations */
+
+/* Rank 1 never reads, so step 2 stays in rank 0's arena; rank 0 does not wait for ever. Receive memory: two steps. */
+static int close_early(const struct rank_context *c)
+{
+    enum { BYTES = 3 << 19 };
+    struct poise_options opt = rank_options(c, "close");
+    opt.memory_budget = 8 << 20;
+    opt.prefetch_depth = 7;
+    opt.mode = POISE_MODE_OFF;
+    opt.close_timeout_ms = 300;
+    opt.micro_batch_size = 1;
+    struct poise *p = rank_open(&opt);
+    char *data = calloc(1, BYTES);
+    struct poise_value value;
+    struct poise_sample sample = big_sample(data, BYTES, &value);
+    struct poise_err err = {0};
+
+    load_declare(p, LOAD_TEXT_ONLY);
+    for (uint64_t step = 0; step < 3; step++)
+        EXPECT(poise_submit(p, step, &sample, 1, sizeof sample, -1, &err) == 0, "%s", err.text);
+    EXPECT(poise_submit(p, 3, NULL, 0, 0, -1, &err) == 0, "%s", err.text);
+    int rc = poise_close(p, &err);
+    free(data);
+    EXPECT(rc == 0, "close drops what is not read and tells its senders so: %d %s", rc, err.text);
+    return 0;
+}
+
+Test(client_flow, closing_without_reading_keeps_no_sender_waiting)
+{
+    ranks_run(2, daemon_.dir, board, close_early, NULL);
+}
+
+static int close_alone(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "close-alone");
+    opt.close_timeout_ms = 200;
+    struct poise *p = rank_open(&opt);
+    struct poise_err err = {0};
+
+    load_declare(p, 0);
+    if (c->rank == 0) {
+        EXPECT(load_submit(p, 0, c->rank, 3, 0, &err) == 0, "%s", err.text);
+        int rc = poise_close(p, &err);
+        EXPECT(rc == -ETIMEDOUT && strstr(err.text, "step 0") && strstr(err.text, "close_timeout_ms"), "%d %s", rc, err.text);
+        board_raise(c->board, 0);
+    } else {
+        board_wait(c->board, 0, 1);
+        rank_close(p);
+    }
+    return 0;
+}
+
+Test(client_flow, closing_does_not_wait_for_ever_for_a_peer_that_does_not_submit)
+{
+    ranks_run(2, daemon_.dir, board, close_alone, NULL);
+}
+
+/* One thread submits, two read an iterator each, a fourth releases. */
+struct readers {
+    struct poise *p;
+    const struct rank_context *c;
+    pthread_mutex_t lock;
+    const struct poise_batch *queue[256];
+    uint32_t n_queued, n_released;
+};
+#define N_THREAD_STEPS 20
+
+static void *submit_all(void *arg)
+{
+    struct readers *r = arg;
+
+    for (uint64_t step = 0; step < N_THREAD_STEPS; step++)
+        submit(r->p, step, r->c->rank, 6, step % 2 ? LOAD_IN_ARENA : 0);
+    return NULL;
+}
+
+static void *read_all(struct readers *r, uint32_t iterator)
+{
+    for (uint64_t step = 0; step < N_THREAD_STEPS; step++) {
+        for (bool last = false; !last;) {
+            const struct poise_batch *b;
+            struct poise_err err;
+            EXPECT(poise_next(r->p, iterator, -1, &b, &err) == 0, "%s", err.text);
+            load_check(b, iterator ? NULL : r->c->board);
+            last = b->micro_batch + 1 == b->n_micro_batches;
+            pthread_mutex_lock(&r->lock);
+            EXPECT(r->n_queued < 256, "the queue is full");
+            r->queue[r->n_queued++] = b;
+            pthread_mutex_unlock(&r->lock);
+        }
+    }
+    return NULL;
+}
+
+static void *read_first(void *arg)
+{
+    return read_all(arg, 0);
+}
+
+static void *read_second(void *arg)
+{
+    return read_all(arg, 1);
+}
+
+static void *release_all(void *arg)
+{
+    struct readers *r = arg;
+
+    while (r->n_released < 2 * 3 * N_THREAD_STEPS) {
+        const struct poise_batch *b = NULL;
+        pthread_mutex_lock(&r->lock);
+        if (r->n_queued)
+            b = r->queue[--r->n_queued];
+        pthread_mutex_unlock(&r->lock);
+        r->n_released += b != NULL;
+        poise_release(b);
+        sched_yield();
+    }
+    return NULL;
+}
+
+static int threads(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "threads");
+    opt.n_iterators = 2;
+    opt.count = POISE_COUNT_EQUAL;
+    struct readers r = {.p = rank_open(&opt), .c = c, .lock = PTHREAD_MUTEX_INITIALIZER};
+    void *(*const run[4])(void *) = {submit_all, read_first, read_second, release_all};
+    pthread_t thread[4];
+
+    load_declare(r.p, 0);
+    for (int i = 0; i < 4; i++)
+        pthread_create(&thread[i], NULL, run[i], &r);
+    for (int i = 0; i < 4; i++)
+        pthread_join(thread[i], NULL);
+    rank_close(r.p);
+    return 0;
+}
+
+Test(client_flow, four_threads_share_a_handle)
+{
+    ranks_run(2, daemon_.dir, board, threads, NULL);
+    for (uint64_t step = 0; step < N_THREAD_STEPS; step++)
+        board_check(board, step, 2, always_6);
+}
+
+/* poisectl mode: from some step on, for all ranks the same. */
+static int change_mode(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "mode");
+    struct poise *p = rank_open(&opt);
+    struct poise_err err;
+    uint32_t mode = POISE_MODE_ON;
+    uint64_t step = 0;
+
+    load_declare(p, 0);
+    for (; step < 2000 && mode == POISE_MODE_ON; step++) {
+        submit(p, step, c->rank, 5, 0);
+        for (bool last = false; !last;) {
+            const struct poise_batch *b;
+            EXPECT(poise_next(p, 0, -1, &b, &err) == 0, "%s", err.text);
+            mode = b->totals->mode;
+            last = b->micro_batch + 1 == b->n_micro_batches;
+            poise_release(b);
+        }
+        board_raise(c->board, 0);
+    }
+    EXPECT(mode == POISE_MODE_OFF, "the mode stayed %u", mode);
+    uint32_t none = 0;
+    if (!atomic_compare_exchange_strong(&c->board->flag[1], &none, (uint32_t)step))
+        EXPECT(none == step, "it changed at step %u here and %u there", (unsigned)step, none);
+    rank_close(p);
+    return 0;
+}
+
+Test(client_flow, a_mode_set_at_run_time_holds_for_all_ranks_from_the_same_step)
+{
+    struct rank_context context = {.n_ranks = 2, .dir = daemon_.dir, .board = board};
+    pid_t pid[2];
+    char *body = NULL;
+
+    for (context.rank = 0; context.rank < 2; context.rank++)
+        pid[context.rank] = rank_start(&context, change_mode);
+    board_wait(board, 0, 4);
+    cr_assert_eq(test_daemon_http(&daemon_, true, "/mode?job=mode&group=dp&mode=off", &body), 200, "%s", body);
+    free(body);
+    cr_assert_eq(rank_wait(pid[0]), 0);
+    cr_assert_eq(rank_wait(pid[1]), 0);
+}
 
 static int plan_only(const struct rank_context *c)
 {

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -174,6 +175,58 @@ static int n_differs(const struct rank_context *c)
 Test(client_open, numbers_of_ranks_that_differ)
 {
     ranks_run(2, daemon_.dir, board, n_differs, NULL);
+}
+
+/* libzmq would abort the process. */
+static int no_descriptors(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "descriptors");
+    struct rlimit limit = {.rlim_cur = 20, .rlim_max = 20};
+
+    EXPECT(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
+    expect_open(opt, -EMFILE, 1000, "file descriptors", "ulimit -n");
+    return 0;
+}
+
+Test(client_open, a_limit_of_descriptors_that_is_too_low)
+{
+    ranks_run(1, daemon_.dir, board, no_descriptors, NULL);
+}
+
+static int open_early(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "early");
+    struct poise *p;
+    struct poise_err err;
+
+    p = rank_open(&opt);
+    load_declare(p, 0);
+    EXPECT(load_submit(p, 0, c->rank, 5, 0, &err) == 0, "%s", err.text);
+    load_read(p, 0, 0, NULL);
+    rank_close(p);
+    return 0;
+}
+
+Test(client_open, poised_restarts_while_a_rank_waits_for_its_peers)
+{
+    struct rank_context context = {.n_ranks = 2, .dir = daemon_.dir, .board = board};
+    pid_t pid[2];
+
+    pid[0] = rank_start(&context, open_early);
+    for (bool joined = false; !joined;) {
+        const struct timespec pause_ = {.tv_nsec = 2000000};
+        char *body = NULL;
+        cr_assert_eq(test_daemon_http(&daemon_, false, "/status", &body), 200);
+        joined = strstr(body, "early") != NULL;
+        free(body);
+        nanosleep(&pause_, NULL);
+    }
+    test_daemon_kill(&daemon_);
+    test_daemon_restart(&daemon_, NULL);
+    context.rank = 1;
+    pid[1] = rank_start(&context, open_early);
+    cr_assert_eq(rank_wait(pid[0]), 0);
+    cr_assert_eq(rank_wait(pid[1]), 0);
 }
 
 static int bad_name(const struct rank_context *c)
