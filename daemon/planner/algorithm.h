@@ -7,6 +7,7 @@
 
 #define ALGORITHM_EXEMPT 1u  /* compatibility: places without looking at caps, counts or arrival order */
 #define ALGORITHM_NEAR 2u    /* of several proposals that are about as good, takes the one that moves fewest bytes */
+#define ALGORITHM_ALL 8u     /* makes all its proposals; else stops at the first that reaches the target */
 #define ALGORITHM_OFFLINE 4u /* for comparison: one phase, no units */
 
 #define ALGORITHM_PROPOSALS 6
@@ -21,7 +22,7 @@ struct algorithm {
     struct {
         place_fn *place;
         bool (*applies)(const struct problem *pb); /* NULL: always */
-    } proposal[ALGORITHM_PROPOSALS]; /* all that apply are made and the judge picks */
+    } proposal[ALGORITHM_PROPOSALS]; /* in turn; the judge picks the best of those made */
     const char *optimises, *complexity;
     const char *text;
 };

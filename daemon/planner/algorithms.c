@@ -17,16 +17,24 @@ static bool is_small(const struct problem *pb)
     return pb->n_units <= AUTO_UNITS;
 }
 
+/* With few samples luck decides whether moving little reaches the target; where it did not, moving all may. */
+#define TINY_UNITS 1024u
+
+static bool is_tiny(const struct problem *pb)
+{
+    return pb->n_units <= TINY_UNITS && pb->n_segments == 1;
+}
+
 static const struct algorithm algorithms[] = {
     {.name = "least_move", .flags = ALGORITHM_NEAR,
      .proposal = {{least_move_place, NULL}, {sticky_place, sticky_applies}, {micro_place_near, micro_applies},
-                  {micro_place, micro_applies}},
+                  {micro_place, micro_applies}, {greedy_place, is_tiny}},
      .optimises = "the objective to the tolerance, then bytes moved", .complexity = "O(S log S)",
      .text = "reaches the tolerance with as few bytes moved as it can: shed, refill, repair"},
     {.name = "greedy", .proposal = {{greedy_place, sticky_not}, {sticky_place, sticky_applies}, {micro_place, micro_applies}}, .optimises = "the objective",
      .complexity = "O(S log S)",
      .text = "largest first to the lightest rank (LPT, heap) under counts and caps; moves most bytes"},
-    {.name = "auto", .flags = ALGORITHM_NEAR,
+    {.name = "auto", .flags = ALGORITHM_NEAR | ALGORITHM_ALL,
      .proposal = {{least_move_place, NULL}, {greedy_place, is_small}, {sticky_place, is_small},
                   {micro_place_near, micro_applies}, {micro_place, micro_applies}},
      .optimises = "the objective, then bytes moved", .complexity = "O(S log S)",

@@ -122,6 +122,8 @@ static int propose_all(struct problem *pb, const struct algorithm *algorithm, st
         struct proposal one;
         if (algorithm->proposal[i].applies && !algorithm->proposal[i].applies(pb))
             continue;
+        if (found && p->score.objective <= pb->target && !(algorithm->flags & ALGORITHM_ALL))
+            break;
         int rc = propose(pb, algorithm->proposal[i].place, exempt, &one, i == 0 ? &why : NULL);
         if (rc < 0 && rc != -ENOSPC) {
             if (err)
