@@ -11,10 +11,10 @@
 
 /* Of the first release; a later one keeps these numbers. */
 #define REQUEST_BYTES_0_1 sizeof(struct poise_plan_request)
-#define PLAN_BYTES_0_1 sizeof(struct poise_plan)
-#define PHASE_BYTES_0_1 sizeof(struct poise_phase)
-#define PAD_BYTES_0_1 sizeof(struct poise_pad)
-#define MAX_PADS POISE_MAX_FIELDS
+#define PLAN_BYTES_0_1    sizeof(struct poise_plan)
+#define PHASE_BYTES_0_1   sizeof(struct poise_phase)
+#define PAD_BYTES_0_1     sizeof(struct poise_pad)
+#define MAX_PADS          POISE_MAX_FIELDS
 
 const char *poise_version(void)
 {
@@ -86,7 +86,7 @@ int poise_stats(struct poise *p, struct poise_stats *ret_stats, size_t stats_siz
     return 0;
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- planner */
+/* ---------------------------------------------------------------------------------------------------------- planner */
 
 /* The planner reads arrays of this build's element size. */
 static int copy_phases(struct poise_plan_request *req, struct poise_phase *phases, struct poise_err *err)

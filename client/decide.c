@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An outcome arrives. It is taken in step order only, once, with the merged field table that it names, and after its slice
- * was checked against what this rank knows: the bytes come from a daemon of the same user or of root, but a wrong index must
- * not become a wild read. From here on the step has two halves: retire.c waits for the receivers of what this rank sent,
- * shuffle.c collects what it receives.
+ * An outcome arrives. It is taken in step order only, once, with the merged field table that it names, and after its
+ * slice was checked against what this rank knows: the bytes come from a daemon of the same user or of root, but a wrong
+ * index must not become a wild read. From here on the step has two halves: retire.c waits for the receivers of what
+ * this rank sent, shuffle.c collects what it receives.
  */
 #include <errno.h>
 #include <stdlib.h>

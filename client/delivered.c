@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Delivered micro-batches. All tables of a step are one allocation with one count of references: the engine's while it
- * fills them, and one for each micro-batch and iterator. A batch may be released by any thread, after the handle is closed,
- * and (without effect) in the child of a fork, where the payload is not mapped but this block is.
+ * fills them, and one for each micro-batch and iterator. A batch may be released by any thread, after the handle is
+ * closed, and (without effect) in the child of a fork, where the payload is not mapped but this block is.
  */
 #include "client/delivered.h"
 
@@ -14,7 +14,7 @@
 #include "client/forks.h"
 #include "daemon/planner/err.h"
 
-/* ---------------------------------------------------------------------------------------------------------------- table */
+/* ------------------------------------------------------------------------------------------------------------ table */
 
 int merged_new(const struct wire_table *table, struct wire_id hash, struct merged **ret_merged, struct poise_err *err)
 {
@@ -45,13 +45,14 @@ void merged_unref(struct merged *merged)
         free(merged);
 }
 
-/* ------------------------------------------------------------------------------------------------------------ allocation */
+/* ------------------------------------------------------------------------------------------------------- allocation */
 
 struct layout { /* offsets of the tables inside the block */
     size_t held, rows, fields, values, in, out, bytes;
 };
 
-/* Counts come from a checked message of at most WIRE_MAX_BYTES and at most POISE_MAX_FIELDS fields: sums fit 64 bits. */
+/* Counts come from a checked message of at most WIRE_MAX_BYTES and at most POISE_MAX_FIELDS fields: sums fit 64 bits.
+ */
 static size_t table_at(size_t *bytes, uint64_t n, size_t element)
 {
     size_t at = (*bytes + 15) & ~(size_t)15;
@@ -93,7 +94,7 @@ static struct delivered *allocate(uint32_t n_micro_batches, uint32_t n_in, uint3
     return set;
 }
 
-/* --------------------------------------------------------------------------------------------------------------- filling */
+/* ---------------------------------------------------------------------------------------------------------- filling */
 
 static void fill_in(struct delivered *set, const struct wire_slice *slice)
 {
@@ -196,7 +197,7 @@ void delivered_row(struct delivered *set, uint32_t i, const struct directory_sam
         row->weight_arrival = 1.0 / ((double)sample->arrival_loss_tokens * (double)set->totals.arrival_micro_batches);
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- ending */
+/* ----------------------------------------------------------------------------------------------------------- ending */
 
 void delivered_ref(struct delivered *set, uint32_t n)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a step delivers to this rank: its micro-batches with their tables, in one block that lives until the last of them is
- * released, also when the handle is gone. The payload lies in a receive slot that lives as long.
+ * What a step delivers to this rank: its micro-batches with their tables, in one block that lives until the last of
+ * them is released, also when the handle is gone. The payload lies in a receive slot that lives as long.
  */
 #ifndef POISE_CLIENT_DELIVERED_H
 #define POISE_CLIENT_DELIVERED_H
@@ -39,10 +39,10 @@ struct delivered {
     struct merged *merged;
     uint64_t step;
     uint32_t n_micro_batches, n_fields, n_in;
-    struct held *held;            /* [n_micro_batches] */
-    struct poise_row *rows;       /* [n_in] in delivered order */
-    struct poise_tensor *fields;  /* [n_micro_batches * n_fields] */
-    struct poise_tensor *values;  /* [n_in * n_fields] */
+    struct held *held;           /* [n_micro_batches] */
+    struct poise_row *rows;      /* [n_in] in delivered order */
+    struct poise_tensor *fields; /* [n_micro_batches * n_fields] */
+    struct poise_tensor *values; /* [n_in * n_fields] */
     struct poise_totals totals;
     struct poise_mapping mapping;
     struct poise_mapping_in *in;
@@ -50,8 +50,8 @@ struct delivered {
 };
 
 /*
- * From an outcome with one slice: mapping, totals, plan id, one row a sample without what only its directory tells. refs is
- * 1, the caller's. merged, wake: counted. Errors: -ENOMEM.
+ * From an outcome with one slice: mapping, totals, plan id, one row a sample without what only its directory tells.
+ * refs is 1, the caller's. merged, wake: counted. Errors: -ENOMEM.
  */
 int delivered_new(const struct wire_outcome *outcome, struct merged *merged, struct wake *wake, uint32_t generation,
                   struct delivered **ret_set, struct poise_err *err);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine: one thread a handle that does everything which must not wait for the trainer, with all signals blocked. One
- * turn: read packets and messages, send what waits, do a piece of the shuffle, recycle, look at the clock; then sleep until
- * a descriptor or a deadline wakes it. It never blocks in a send and never waits for a lock that is held while payload is
- * copied, so it always answers, whatever the trainer or a peer does.
+ * The engine: one thread a handle that does everything which must not wait for the trainer, with all signals blocked.
+ * One turn: read packets and messages, send what waits, do a piece of the shuffle, recycle, look at the clock; then
+ * sleep until a descriptor or a deadline wakes it. It never blocks in a send and never waits for a lock that is held
+ * while payload is copied, so it always answers, whatever the trainer or a peer does.
  */
 #include <errno.h>
 #include <poll.h>
@@ -15,10 +15,10 @@
 #include "client/handle.h"
 #include "daemon/planner/err.h"
 
-#define REPORT_MS 1000     /* also the longest sleep: a lost ring of a peer costs at most this */
-#define CLOSING_MS 50      /* the same while the handle closes, when somebody waits */
-#define WARN_MS 60000      /* alive and slow is worth a notice */
-#define FLUSH_MS 200       /* for LEAVE to leave this process; poised waits a moment for it when the connection ends */
+#define REPORT_MS  1000  /* also the longest sleep: a lost ring of a peer costs at most this */
+#define CLOSING_MS 50    /* the same while the handle closes, when somebody waits */
+#define WARN_MS    60000 /* alive and slow is worth a notice */
+#define FLUSH_MS   200   /* for LEAVE to leave this process; poised waits a moment for it when the connection ends */
 
 void engine_fail(struct poise *p, const struct poise_err *why)
 {
@@ -38,7 +38,7 @@ void engine_fail(struct poise *p, const struct poise_err *why)
     session_leave(p);
 }
 
-/* ----------------------------------------------------------------------------------------------------------------- aborts */
+/* ----------------------------------------------------------------------------------------------------------- aborts */
 
 /* Under lock: submitted steps that will never be decided. */
 static void drop_undecided(struct poise *p)
@@ -53,8 +53,8 @@ static void drop_undecided(struct poise *p)
     }
 }
 
-/* After an abort nobody reads on: what was under way is given back. Peers that still copy from this rank's memory have it
- * mapped themselves, and nothing is written there any more. */
+/* After an abort nobody reads on: what was under way is given back. Peers that still copy from this rank's memory have
+ * it mapped themselves, and nothing is written there any more. */
 static void settle(struct poise *p)
 {
     if (p->state == HANDLE_ABORTED || p->closing)
@@ -84,7 +84,7 @@ static bool is_served(struct poise *p)
     return !undecided && retire_idle(p);
 }
 
-/* ----------------------------------------------------------------------------------------------------------------- clocks */
+/* ----------------------------------------------------------------------------------------------------------- clocks */
 
 static void fail_open(struct poise *p, uint64_t now_ms)
 {
@@ -93,7 +93,8 @@ static void fail_open(struct poise *p, uint64_t now_ms)
     if (p->state != HANDLE_OPENING || now_ms < p->opened_ms + p->settings.open_timeout_ms)
         return;
     err_set(&why, -ETIMEDOUT,
-            "job %s, group %s: not all of the %u ranks x %u replicas opened it within %llu ms (`poisectl status` shows who is "
+            "job %s, group %s: not all of the %u ranks x %u replicas opened it within %llu ms (`poisectl status` shows "
+            "who is "
             "missing): start them, or raise open_timeout_ms",
             p->settings.join.job, p->settings.join.group, p->settings.join.n_ranks, p->settings.join.n_replicas,
             (unsigned long long)p->settings.open_timeout_ms);
@@ -153,7 +154,8 @@ static void warn_slow(struct poise *p, uint64_t now_ms)
         p->waiting_step = step;
         p->waiting_since_ms = what ? now_ms : 0;
     } else if (p->waiting_since_ms != UINT64_MAX && now_ms - p->waiting_since_ms >= WARN_MS) {
-        handle_notice(p, step, POISE_WARNING, "step %llu waits %u s for %s", (unsigned long long)step, WARN_MS / 1000u, what);
+        handle_notice(p, step, POISE_WARNING, "step %llu waits %u s for %s", (unsigned long long)step, WARN_MS / 1000u,
+                      what);
         p->waiting_since_ms = UINT64_MAX;
     }
     pthread_mutex_unlock(&p->lock);
@@ -192,7 +194,7 @@ static int sleep_ms(const struct poise *p, uint64_t now_ms)
     return until > now_ms ? (int)(until - now_ms) : 0;
 }
 
-/* ------------------------------------------------------------------------------------------------------------------ turns */
+/* ------------------------------------------------------------------------------------------------------------ turns */
 
 static void hear_interrupt(struct poise *p)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * From struct poise_sample to columns. Everything that can be wrong with a submission is found here, before anything is
- * stored or sent, and named by sample: a rank that refuses its own batch can answer with poise_fail(), one that is refused by
- * the coordinator cannot. Optional columns that hold only defaults are left out.
+ * stored or sent, and named by sample: a rank that refuses its own batch can answer with poise_fail(), one that is
+ * refused by the coordinator cannot. Optional columns that hold only defaults are left out.
  */
 #include "client/features.h"
 
@@ -28,7 +28,7 @@ struct build {
     struct order {
         uint64_t key;
         uint32_t index;
-    } *order; /* [n] samples in the order of a key */
+    } * order; /* [n] samples in the order of a key */
 };
 
 static const struct poise_sample *sample_at(const struct build *b, uint32_t i)
@@ -36,7 +36,7 @@ static const struct poise_sample *sample_at(const struct build *b, uint32_t i)
     return (const struct poise_sample *)(const void *)(b->samples + (size_t)i * b->sample_size);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- memory */
+/* ----------------------------------------------------------------------------------------------------------- memory */
 
 static void *piece(unsigned char *base, size_t *at, size_t n, size_t size)
 {
@@ -69,7 +69,7 @@ static size_t lay_out(struct build *b, unsigned char *base)
     return at;
 }
 
-/* ------------------------------------------------------------------------------------------------------------ one sample */
+/* ------------------------------------------------------------------------------------------------------- one sample */
 
 static int take_lengths(struct build *b, uint32_t i, const struct poise_sample *sample, struct poise_err *err)
 {
@@ -78,11 +78,13 @@ static int take_lengths(struct build *b, uint32_t i, const struct poise_sample *
     struct poise_err why;
 
     if (!sample->length)
-        return err_set_at(err, -EINVAL, b->rank, i, NULL, "sample %u: length is NULL, the cost has %u phases", i, b->n_phases);
+        return err_set_at(err, -EINVAL, b->rank, i, NULL, "sample %u: length is NULL, the cost has %u phases", i,
+                          b->n_phases);
     for (uint32_t k = 0; k < b->n_phases; k++) {
         if (sample->length[k] < 0)
-            return err_set_at(err, -EINVAL, b->rank, i, NULL, "sample %u: its length in phase %s is %lld: it must be 0 or more",
-                              i, phases[k].name, (long long)sample->length[k]);
+            return err_set_at(err, -EINVAL, b->rank, i, NULL,
+                              "sample %u: its length in phase %s is %lld: it must be 0 or more", i, phases[k].name,
+                              (long long)sample->length[k]);
         length[k] = (uint64_t)sample->length[k];
         b->out->meta.length[(size_t)k * b->n + i] = length[k];
     }
@@ -108,10 +110,11 @@ static int take_arrival(struct build *b, uint32_t i, const struct poise_sample *
         b->out->arrival[i] = (uint32_t)sample->micro_batch;
     }
     if (b->some_default && b->some_explicit)
-        return err_set_at(err, -EINVAL, b->rank, i, NULL,
-                          "sample %u: some samples of the step name their micro_batch and others leave it to the default: all "
-                          "or none",
-                          i);
+        return err_set_at(
+            err, -EINVAL, b->rank, i, NULL,
+            "sample %u: some samples of the step name their micro_batch and others leave it to the default: all "
+            "or none",
+            i);
     return 0;
 }
 
@@ -126,15 +129,15 @@ static int take_sample(struct build *b, uint32_t i, struct poise_err *err)
                           (long long)sample->loss_tokens);
     b->out->meta.loss_tokens[i] = (uint64_t)sample->loss_tokens;
     if (sample->unit_layout > POISE_UNIT_TRANSPOSED)
-        return err_set_at(err, -EINVAL, b->rank, i, NULL, "sample %u: unit_layout is %u: only POISE_UNIT_* are known", i,
-                          sample->unit_layout);
+        return err_set_at(err, -EINVAL, b->rank, i, NULL, "sample %u: unit_layout is %u: only POISE_UNIT_* are known",
+                          i, sample->unit_layout);
     b->out->meta.unit[i] = sample->unit;
     b->out->meta.unit_layout[i] = (uint8_t)sample->unit_layout;
     b->some_unit |= sample->unit != 0;
     b->some_layout |= sample->unit_layout != POISE_UNIT_TOGETHER;
     if (plan_only && sample->n_values)
-        return err_set_at(err, -EINVAL, b->rank, i, NULL, "sample %u: it has %u values, a plan-only group carries none", i,
-                          sample->n_values);
+        return err_set_at(err, -EINVAL, b->rank, i, NULL, "sample %u: it has %u values, a plan-only group carries none",
+                          i, sample->n_values);
     if (!plan_only && sample->bytes)
         return err_set_at(err, -EINVAL, b->rank, i, NULL,
                           "sample %u: bytes is %llu: they are counted from the values, except in a plan-only group", i,
@@ -144,8 +147,8 @@ static int take_sample(struct build *b, uint32_t i, struct poise_err *err)
     return rc < 0 ? rc : take_lengths(b, i, sample, err);
 }
 
-/* Where some samples give attention and others do not, those get what its absence stands for. Cost was checked: a square that
- * does not fit belongs to a phase that does not look at it. */
+/* Where some samples give attention and others do not, those get what its absence stands for. Cost was checked: a
+ * square that does not fit belongs to a phase that does not look at it. */
 static void take_attention(struct build *b)
 {
     for (uint32_t i = 0; i < b->n; i++) {
@@ -162,7 +165,7 @@ static void take_attention(struct build *b)
     }
 }
 
-/* ------------------------------------------------------------------------------------------------------ whole submission */
+/* ------------------------------------------------------------------------------------------------- whole submission */
 
 /* As the planner does where the column is absent: pieces of micro_batch_size, or n_micro_batches equal ones. */
 static void default_arrival(struct build *b)
@@ -209,12 +212,13 @@ static int check_units(struct build *b, struct poise_err *err)
         if (b->order[i].key == 0 || b->order[i - 1].key != b->order[i].key)
             continue;
         if (b->out->meta.unit_layout[a] != b->out->meta.unit_layout[c])
-            return err_set_at(err, -EINVAL, b->rank, c, NULL, "samples %u and %u of unit %llu have different unit_layout", a, c,
+            return err_set_at(err, -EINVAL, b->rank, c, NULL,
+                              "samples %u and %u of unit %llu have different unit_layout", a, c,
                               (unsigned long long)b->order[i].key);
         if (b->some_explicit && b->out->arrival[a] != b->out->arrival[c])
             return err_set_at(err, -EINVAL, b->rank, c, NULL,
-                              "samples %u and %u of unit %llu arrive in micro-batches %u and %u: a unit stays in one", a, c,
-                              (unsigned long long)b->order[i].key, b->out->arrival[a], b->out->arrival[c]);
+                              "samples %u and %u of unit %llu arrive in micro-batches %u and %u: a unit stays in one",
+                              a, c, (unsigned long long)b->order[i].key, b->out->arrival[a], b->out->arrival[c]);
     }
     return 0;
 }
@@ -251,7 +255,8 @@ static int take_group(struct build *b, uint32_t first, uint32_t end, const struc
     for (uint32_t i = first; i < end; i++) {
         uint32_t s = b->order[i].index;
         if (__builtin_add_overflow(loss, b->out->meta.loss_tokens[s], &loss))
-            return err_set_at(err, -ERANGE, b->rank, s, NULL, "sample %u: loss_tokens of its micro-batch overflow 64 bits", s);
+            return err_set_at(err, -ERANGE, b->rank, s, NULL,
+                              "sample %u: loss_tokens of its micro-batch overflow 64 bits", s);
         for (uint32_t a = 0; a < b->n_extents; a++) {
             if (b->out->checked[s].extent[a] > extent[a])
                 extent[a] = b->out->checked[s].extent[a];
@@ -347,8 +352,14 @@ int features_make(const struct settings *settings, const struct wire_table *tabl
 {
     const char *axes[POISE_MAX_EXTENTS];
     struct features f;
-    struct build b = {.settings = settings, .table = table, .samples = (const unsigned char *)samples, .n = n_samples,
-                      .sample_size = sample_size, .n_phases = settings->options.n_phases, .rank = settings->join.rank, .out = &f};
+    struct build b = {.settings = settings,
+                      .table = table,
+                      .samples = (const unsigned char *)samples,
+                      .n = n_samples,
+                      .sample_size = sample_size,
+                      .n_phases = settings->options.n_phases,
+                      .rank = settings->join.rank,
+                      .out = &f};
     int rc;
 
     if (n_samples >= WIRE_MAX_SAMPLES)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fields that this rank declared. The table only grows and its memory never moves, so that a step in flight can name
- * its own table by the number of fields that it had when it was submitted.
+ * The fields that this rank declared. The table only grows and its memory never moves, so that a step in flight can
+ * name its own table by the number of fields that it had when it was submitted.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -23,7 +23,8 @@ static const struct wire_field *find(const struct wire_table *table, const char 
     return NULL;
 }
 
-/* One field into the table's next place. The same declaration again is no error: a loader that starts anew repeats it. */
+/* One field into the table's next place. The same declaration again is no error: a loader that starts anew repeats it.
+ */
 static int add(struct wire_table *table, const struct poise_field *field, struct poise_err *err)
 {
     struct wire_field checked;
@@ -42,8 +43,8 @@ static int add(struct wire_table *table, const struct poise_field *field, struct
                           "field %s was declared before in another way: a field keeps its rule for the whole run",
                           checked.name);
     if (table->n_fields == POISE_MAX_FIELDS)
-        return err_set_at(err, -EINVAL, POISE_NONE, POISE_NONE, checked.name, "field %s is one too many: at most %d", checked.name,
-                          POISE_MAX_FIELDS);
+        return err_set_at(err, -EINVAL, POISE_NONE, POISE_NONE, checked.name, "field %s is one too many: at most %d",
+                          checked.name, POISE_MAX_FIELDS);
     table->fields[table->n_fields++] = checked;
     return 0;
 }

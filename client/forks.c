@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fork() copies a handle without its engine: the copy can do nothing, and it must not keep alive what tells others that the
- * parent died. So in the child every descriptor of the parent's handles is closed, their memory is not there (it was never
- * inherited), and every call with such a handle is -EPERM, told by a count of forks that handles and batches remember.
+ * fork() copies a handle without its engine: the copy can do nothing, and it must not keep alive what tells others that
+ * the parent died. So in the child every descriptor of the parent's handles is closed, their memory is not there (it
+ * was never inherited), and every call with such a handle is -EPERM, told by a count of forks that handles and batches
+ * remember.
  *
- * Trainers fork for data-loader workers while other threads hold locks: nothing here takes a lock that the child could find
- * held, but the list's own, which is taken across the fork.
+ * Trainers fork for data-loader workers while other threads hold locks: nothing here takes a lock that the child could
+ * find held, but the list's own, which is taken across the fork.
  */
 #include "client/forks.h"
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the trainer's threads and the engine wait for each other. There is one condition for all, since few threads ever wait:
- * whoever changes something that a wait may be for counts `progress` up under the lock; whoever waits remembers the count it
- * saw before it looked, so no change is missed, although submitting threads look while they hold another lock.
+ * How the trainer's threads and the engine wait for each other. There is one condition for all, since few threads ever
+ * wait: whoever changes something that a wait may be for counts `progress` up under the lock; whoever waits remembers
+ * the count it saw before it looked, so no change is missed, although submitting threads look while they hold another
+ * lock.
  *
- * poise_interrupt() must be async-signal-safe, so it only sets a flag and rings; the engine turns the flag into the end of
- * all waits, and if nobody waits, the next wait takes it.
+ * poise_interrupt() must be async-signal-safe, so it only sets a flag and rings; the engine turns the flag into the end
+ * of all waits, and if nobody waits, the next wait takes it.
  */
 #include "client/handle.h"
 
@@ -138,7 +139,7 @@ void handle_produced(struct poise *p)
         wake_ring(p->wake);
 }
 
-/* -------------------------------------------------------------------------------------------------------- life and death */
+/* --------------------------------------------------------------------------------------------------- life and death */
 
 static void init_locks(struct poise *p)
 {

@@ -3,9 +3,9 @@
  * The inside of a handle: what the trainer's threads and the engine's thread share, and how they wait for each other.
  *
  * Two locks. `produce` belongs to whoever submits: it guards the arena and the field table and is held while payload is
- * copied; the engine only tries it. `lock` guards everything else that is shared and is never held for longer than a few
- * microseconds, as poise_next() takes it. Order: produce before lock. What is marked "engine" needs no lock: its thread
- * alone touches it.
+ * copied; the engine only tries it. `lock` guards everything else that is shared and is never held for longer than a
+ * few microseconds, as poise_next() takes it. Order: produce before lock. What is marked "engine" needs no lock: its
+ * thread alone touches it.
  */
 #ifndef POISE_CLIENT_HANDLE_H
 #define POISE_CLIENT_HANDLE_H
@@ -24,7 +24,8 @@
 #include "client/receive.h"
 #include "client/settings.h"
 
-#define HANDLE_STEPS CONTROL_STEPS /* rings by step: a rank is at most W ahead of itself, and of the slowest rank 2 W */
+#define HANDLE_STEPS CONTROL_STEPS /* rings by step: a rank is at most W ahead of itself, and of the slowest rank 2 W  \
+                                    */
 
 enum handle_state {
     HANDLE_OPENING, /* no epoch yet */
@@ -47,11 +48,11 @@ struct step { /* of this rank, under lock */
     uint32_t n_samples; /* submitted by this rank */
     uint32_t n_in;      /* that the plan gives to this rank */
     uint32_t n_micro_batches, n_ready;
-    uint32_t n_passed;         /* iterators that are past it */
-    struct delivered *set;     /* its micro-batches; one reference an iterator and micro-batch that was not taken yet */
-    uint64_t exposed_ns;       /* that poise_next() waited in it */
+    uint32_t n_passed;     /* iterators that are past it */
+    struct delivered *set; /* its micro-batches; one reference an iterator and micro-batch that was not taken yet */
+    uint64_t exposed_ns;   /* that poise_next() waited in it */
     struct directory_sample *own; /* plan-only groups: what this rank's own rows say; [n_samples] */
-    struct poise_err error;    /* STEP_ERROR */
+    struct poise_err error;       /* STEP_ERROR */
 };
 
 struct sent { /* engine: a step of this rank whose receivers still read */
@@ -84,17 +85,17 @@ struct own_segment { /* engine: of the own arena, as far as it was offered */
 
 struct poise {
     struct settings settings;
-    uint32_t generation;   /* of forks: another one now means that this is a child */
-    struct wake *wake;     /* tells the engine that a trainer's thread did something; outlives the handle */
+    uint32_t generation; /* of forks: another one now means that this is a child */
+    struct wake *wake;   /* tells the engine that a trainer's thread did something; outlives the handle */
     atomic_int interrupted;
     atomic_int wants_produce; /* the engine tried `produce` in vain */
 
     /* produce */
     pthread_mutex_t produce;
-    struct arena *arena;    /* NULL in plan-only groups */
+    struct arena *arena;     /* NULL in plan-only groups */
     struct wire_table table; /* declared so far; room for POISE_MAX_FIELDS, only ever grows */
     struct wire_id table_hash;
-    uint32_t table_told;     /* number of fields when the table was last sent along */
+    uint32_t table_told; /* number of fields when the table was last sent along */
 
     /* lock */
     pthread_mutex_t lock;
@@ -108,10 +109,10 @@ struct poise {
     struct ledger *ledger;
     struct step steps[HANDLE_STEPS];
     uint32_t table_of[HANDLE_STEPS]; /* number of fields when that step was submitted */
-    struct wire_id hash_told;  /* of the table of the newest step */
+    struct wire_id hash_told;        /* of the table of the newest step */
     uint32_t fields_told;
-    uint64_t sent_step;      /* the oldest step that receivers still read, */
-    uint32_t sent_rank;      /* one of them; POISE_NONE: there is none */
+    uint64_t sent_step; /* the oldest step that receivers still read, */
+    uint32_t sent_rank; /* one of them; POISE_NONE: there is none */
     uint64_t receive_budget;
     struct iterator *iterators;
     uint64_t cursor;        /* the lowest step that an iterator has not passed */
@@ -123,8 +124,8 @@ struct poise {
     struct notices notices;
     struct poise_stats stats;
     enum shuffle_wait shuffle_wait;
-    uint32_t shuffle_rank;  /* SHUFFLE_WAITS_SEGMENT: whose */
-    uint64_t shuffle_at;    /* the step that is shuffled */
+    uint32_t shuffle_rank; /* SHUFFLE_WAITS_SEGMENT: whose */
+    uint64_t shuffle_at;   /* the step that is shuffled */
     uint64_t compute_ns, report_step;
     uint64_t exposed_ns;    /* of the step read last */
     atomic_bool report_due; /* these the engine looks at without the lock */
@@ -140,28 +141,28 @@ struct poise {
     struct receive *receive;
     int doorbell_fd; /* peers write to it */
     struct own_segment own[LOCAL_MAX_SEGMENTS];
-    struct merged *merged; /* the group's field table so far */
+    struct merged *merged;                  /* the group's field table so far */
     struct merged *merged_of[HANDLE_STEPS]; /* and as it was when a step was decided */
     struct sent sent[HANDLE_STEPS];
     struct shuffle *shuffle;
     struct arena_change change; /* that could not be sent yet */
     bool change_waits, control_offered, doorbell_offered;
-    bool arena_again;       /* segments must be offered once more */
-    bool rostered;          /* poised knows that this process is in the epoch */
+    bool arena_again; /* segments must be offered once more */
+    bool rostered;    /* poised knows that this process is in the epoch */
     uint64_t opened_ms;
-    uint64_t lost_ms;       /* since when poised does not know this process; 0: it does. Also read under lock */
+    uint64_t lost_ms;            /* since when poised does not know this process; 0: it does. Also read under lock */
     uint64_t pull_ms, report_ms; /* when next */
-    uint64_t offer_ms;      /* when to try again to send one; 0: nothing waits */
+    uint64_t offer_ms;           /* when to try again to send one; 0: nothing waits */
     uint64_t waiting_since_ms, waiting_step; /* for the notice about a long wait */
-    uint64_t highest_seen;  /* outcome that came too early */
+    uint64_t highest_seen;                   /* outcome that came too early */
     bool saw_later;
     uint64_t decided_ns[HANDLE_STEPS]; /* when the outcome came */
-    bool wants_table;       /* an outcome named a merged table that is not here */
-    bool settled;           /* after an abort: what was under way is given back */
+    bool wants_table;                  /* an outcome named a merged table that is not here */
+    bool settled;                      /* after an abort: what was under way is given back */
     bool leave_sent;
 };
 
-/* ------------------------------------------------------------------------------------------------------------ handle.c */
+/* --------------------------------------------------------------------------------------------------------- handle.c */
 
 uint64_t handle_now_ms(void);
 uint64_t handle_now_ns(void);
@@ -203,7 +204,7 @@ int handle_new(struct settings *settings, struct poise **ret_p, struct poise_err
 /* Frees everything but what held batches need; the engine must not run. NULL is allowed. */
 void handle_free(struct poise *p);
 
-/* ------------------------------------------------------------------------------------------------------------ submit.c */
+/* --------------------------------------------------------------------------------------------------------- submit.c */
 
 /* Under lock: the engine's own END metadata of the next step. 0, -EAGAIN not yet. */
 int submit_end(struct poise *p, struct poise_err *err);
@@ -218,12 +219,12 @@ int submit_again(struct poise *p, uint64_t step, bool want_table, uint8_t **ret_
 /* Under lock: how many steps may be submitted ahead of the one being read. */
 uint32_t submit_depth(const struct poise *p);
 
-/* ----------------------------------------------------------------------------------------------------------- iterate.c */
+/* -------------------------------------------------------------------------------------------------------- iterate.c */
 
 /* Under lock, when closing or aborted, after shuffle_abandon(): gives back what no iterator will take. */
 void iterate_drop(struct poise *p);
 
-/* ------------------------------------------------------------------------------------------------------------ engine.c */
+/* --------------------------------------------------------------------------------------------------------- engine.c */
 
 int engine_start(struct poise *p, struct poise_err *err);
 void engine_join(struct poise *p);
@@ -231,7 +232,7 @@ void engine_join(struct poise *p);
 /* Engine: ends the epoch because of something found here, and lets every rank know by a bad step. */
 void engine_fail(struct poise *p, const struct poise_err *why);
 
-/* ----------------------------------------------------------------------------------------------------------- session.c */
+/* -------------------------------------------------------------------------------------------------------- session.c */
 
 extern const struct link_calls session_calls; /* context: struct poise */
 
@@ -244,24 +245,24 @@ void session_pull(struct poise *p);                    /* asks for the outcomes 
 void session_report(struct poise *p);
 void session_leave(struct poise *p);
 
-/* ------------------------------------------------------------------------------------------------------------ decide.c */
+/* --------------------------------------------------------------------------------------------------------- decide.c */
 
 /* An outcome of this epoch. True: it was taken; else the caller frees it. */
 bool decide_take(struct poise *p, struct wire_message *msg);
 
-/* ----------------------------------------------------------------------------------------------------------- shuffle.c */
+/* -------------------------------------------------------------------------------------------------------- shuffle.c */
 
 int shuffle_new(uint64_t first_step, uint32_t n_ranks, struct shuffle **ret_shuffle, struct poise_err *err);
 void shuffle_free(struct shuffle *shuffle);
 
-/* Does a bounded piece of work for the lowest step that is decided and not assembled. True: there is more to do now. When
- * the handle closes nothing is collected any more, and senders are told so. */
+/* Does a bounded piece of work for the lowest step that is decided and not assembled. True: there is more to do now.
+ * When the handle closes nothing is collected any more, and senders are told so. */
 bool shuffle_step(struct poise *p);
 
 /* Forgets the step that is being collected; its micro-batches are not filled any further. */
 void shuffle_abandon(struct poise *p);
 
-/* ------------------------------------------------------------------------------------------------------------ retire.c */
+/* --------------------------------------------------------------------------------------------------------- retire.c */
 
 /* A step of this rank was decided: its receivers are awaited. PLAN only. */
 int retire_begin(struct poise *p, const struct wire_outcome *outcome, struct poise_err *err);

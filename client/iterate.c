@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the trainer reads: poise_next() takes a finished micro-batch under a lock that is held for a few instructions, and
- * waits only when the engine has not finished one. A step's outcome is its iterators' business one by one: each meets a bad
- * step once, the end for ever.
+ * What the trainer reads: poise_next() takes a finished micro-batch under a lock that is held for a few instructions,
+ * and waits only when the engine has not finished one. A step's outcome is its iterators' business one by one: each
+ * meets a bad step once, the end for ever.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -43,7 +43,7 @@ static const struct poise_batch *take(struct poise *p, struct iterator *it, stru
     return &held->batch;
 }
 
-/* ------------------------------------------------------------------------------------------------------------ what waits */
+/* ------------------------------------------------------------------------------------------------------- what waits */
 
 static int waits_for_room(struct poise *p, uint64_t step, struct poise_err *err)
 {
@@ -51,14 +51,16 @@ static int waits_for_room(struct poise *p, uint64_t step, struct poise_err *err)
     struct receive_stats stats;
 
     receive_stats(p->receive, &stats);
-    return err_set(err, -ENOMEM,
-                   "no memory to receive step %llu: all %u receive slots hold steps that the trainer has not released (%s of "
-                   "%s, the oldest is step %llu): release batches or raise memory_budget",
-                   (unsigned long long)step, stats.n_held, memory_format(stats.held_bytes, held),
-                   memory_format(stats.budget, budget), (unsigned long long)stats.oldest_step);
+    return err_set(
+        err, -ENOMEM,
+        "no memory to receive step %llu: all %u receive slots hold steps that the trainer has not released (%s of "
+        "%s, the oldest is step %llu): release batches or raise memory_budget",
+        (unsigned long long)step, stats.n_held, memory_format(stats.held_bytes, held),
+        memory_format(stats.budget, budget), (unsigned long long)stats.oldest_step);
 }
 
-/* Under lock: why the iterator's step is not here, as an error of code -ETIMEDOUT (-ENOMEM where held batches are why). */
+/* Under lock: why the iterator's step is not here, as an error of code -ETIMEDOUT (-ENOMEM where held batches are why).
+ */
 static int explain(struct poise *p, uint64_t step, uint64_t waited_ms, struct poise_err *err)
 {
     const struct step *record = handle_step(p, step);
@@ -67,18 +69,20 @@ static int explain(struct poise *p, uint64_t step, uint64_t waited_ms, struct po
     if (!record)
         return err_set(err, -ETIMEDOUT, "waited %llu ms for step %llu: this rank has not submitted it", ms, s);
     if (record->state == STEP_SUBMITTED)
-        return err_set(err, -ETIMEDOUT,
-                       "waited %llu ms for the outcome of step %llu: peers have not submitted it (`poisectl status` names them)%s",
-                       ms, s, p->lost_ms ? "; the connection to poised is lost" : "");
+        return err_set(
+            err, -ETIMEDOUT,
+            "waited %llu ms for the outcome of step %llu: peers have not submitted it (`poisectl status` names them)%s",
+            ms, s, p->lost_ms ? "; the connection to poised is lost" : "");
     if (p->shuffle_at == step && p->shuffle_wait == SHUFFLE_WAITS_ROOM)
         return waits_for_room(p, step, err);
     if (p->shuffle_at == step && p->shuffle_wait == SHUFFLE_WAITS_SEGMENT)
-        return err_set(err, -ETIMEDOUT, "waited %llu ms for step %llu: the memory that rank %u sent it from was not offered yet",
-                       ms, s, p->shuffle_rank);
+        return err_set(err, -ETIMEDOUT,
+                       "waited %llu ms for step %llu: the memory that rank %u sent it from was not offered yet", ms, s,
+                       p->shuffle_rank);
     return err_set(err, -ETIMEDOUT, "waited %llu ms for step %llu: its samples are being collected", ms, s);
 }
 
-/* ------------------------------------------------------------------------------------------------------------------ next */
+/* ------------------------------------------------------------------------------------------------------------- next */
 
 /* Under lock. 0 with a batch, -EAGAIN not yet, else an error that *err tells. */
 static int try_next(struct poise *p, struct iterator *it, const struct poise_batch **ret_batch, struct poise_err *err)
@@ -144,7 +148,7 @@ int poise_next(struct poise *p, uint32_t iterator, int64_t timeout_ms, const str
     return rc;
 }
 
-/* ----------------------------------------------------------------------------------------------------------------- close */
+/* ------------------------------------------------------------------------------------------------------------ close */
 
 /* Parts that are not ready yet are given back too: the engine, whose thread this is, does not fill them any more. */
 void iterate_drop(struct poise *p)

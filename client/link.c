@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The connection to poised. The order is fixed: connect to local.sock; poised sends a token; answer with the own pidfd;
- * connect a DEALER to the path that came with the token and say HELLO with it; WELCOME makes the link carry messages. The
- * end of either connection is the end of both: they are closed and made again, with a delay that grows, for as long as the
- * user of the link has patience (before the first WELCOME: first_timeout_ms).
+ * connect a DEALER to the path that came with the token and say HELLO with it; WELCOME makes the link carry messages.
+ * The end of either connection is the end of both: they are closed and made again, with a delay that grows, for as long
+ * as the user of the link has patience (before the first WELCOME: first_timeout_ms).
  *
- * A client without permission "connects" to an ipc endpoint and nothing ever arrives, so the permission is looked at first
- * and every handshake has a deadline. Linger is 0: a trainer must not hang at exit because its daemon does.
+ * A client without permission "connects" to an ipc endpoint and nothing ever arrives, so the permission is looked at
+ * first and every handshake has a deadline. Linger is 0: a trainer must not hang at exit because its daemon does.
  */
 #include "client/link.h"
 
@@ -24,12 +24,12 @@
 #include "client/settings.h"
 #include "daemon/planner/err.h"
 
-#define RETRY_FIRST_MS 10    /* a restarted poised is back within a few of these */
-#define RETRY_MAX_MS 500     /* and does not drown in connections of all ranks of a node when it takes longer */
-#define HANDSHAKE_MS 2000    /* from connect to WELCOME: a daemon that needs longer is stuck; try again */
-#define REFUSAL_GRACE_MS 250 /* between a starting daemon's bind and its chmod the socket may not be opened */
-#define LAST_WORDS_MS 20     /* a message sent before poised ended the connection may arrive this much after its end */
-#define DRAIN_MAX 64         /* messages at a time, so that the rest of the engine has its turn */
+#define RETRY_FIRST_MS   10   /* a restarted poised is back within a few of these */
+#define RETRY_MAX_MS     500  /* and does not drown in connections of all ranks of a node when it takes longer */
+#define HANDSHAKE_MS     2000 /* from connect to WELCOME: a daemon that needs longer is stuck; try again */
+#define REFUSAL_GRACE_MS 250  /* between a starting daemon's bind and its chmod the socket may not be opened */
+#define LAST_WORDS_MS    20   /* a message sent before poised ended the connection may arrive this much after its end */
+#define DRAIN_MAX        64   /* messages at a time, so that the rest of the engine has its turn */
 
 enum link_state { LINK_DOWN, LINK_TOKEN_WAIT, LINK_WELCOME_WAIT, LINK_UP };
 
@@ -84,20 +84,22 @@ static void go_down(struct link *link, uint64_t now_ms)
         link->calls->down(link->context, link->trouble);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- connecting */
+/* ------------------------------------------------------------------------------------------------------- connecting */
 
 static void connect_failed(struct link *link, int error)
 {
     if (error == EACCES || error == EPERM)
-        set_trouble(link, -EACCES,
-                    "%s may not be opened by uid %u: it needs write permission on the socket and search permission on its "
-                    "folders",
-                    link->path, (unsigned)geteuid());
+        set_trouble(
+            link, -EACCES,
+            "%s may not be opened by uid %u: it needs write permission on the socket and search permission on its "
+            "folders",
+            link->path, (unsigned)geteuid());
     else if (error == EMFILE || error == ENFILE)
         set_trouble(link, -error, "no file descriptor left to connect to %s: raise `ulimit -n`", link->path);
     else
         set_trouble(link, -ECONNREFUSED, "no poised answers at %s (%s): start `poised --socket-dir %.*s` on this node",
-                    link->path, strerror(error), (int)(strlen(link->path) - strlen("/" SETTINGS_LOCAL_SOCK)), link->path);
+                    link->path, strerror(error), (int)(strlen(link->path) - strlen("/" SETTINGS_LOCAL_SOCK)),
+                    link->path);
 }
 
 static void connect_local(struct link *link, uint64_t now_ms)
@@ -119,7 +121,8 @@ static void connect_local(struct link *link, uint64_t now_ms)
 /* pids mean nothing across pid namespaces; a kernel without pidfds leaves poised its own means. */
 static void send_pidfd(struct link *link)
 {
-    struct local_message packet = {.magic = LOCAL_MAGIC, .version = WIRE_VERSION, .type = LOCAL_PIDFD, .token = link->token};
+    struct local_message packet = {
+        .magic = LOCAL_MAGIC, .version = WIRE_VERSION, .type = LOCAL_PIDFD, .token = link->token};
     int fd = (int)syscall(SYS_pidfd_open, getpid(), 0);
 
     if (fd < 0)
@@ -133,8 +136,8 @@ static int set_int(void *socket, int option, int value)
     return zmq_setsockopt(socket, option, &value, sizeof value);
 }
 
-/* Queues are without limit, as the ledger's window bounds what is under way; the message size is bounded. Connecting again
- * is the link's own business: a new connection would have a routing id that no session belongs to. */
+/* Queues are without limit, as the ledger's window bounds what is under way; the message size is bounded. Connecting
+ * again is the link's own business: a new connection would have a routing id that no session belongs to. */
 static int open_dealer(struct link *link, const char *endpoint)
 {
     int64_t max = WIRE_MAX_BYTES;
@@ -180,7 +183,7 @@ static int say_hello(struct link *link, const struct local_message *packet)
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------------------- packets */
+/* ---------------------------------------------------------------------------------------------------------- packets */
 
 /* One packet with at most one descriptor. Returns bytes, 0 at the end, -EAGAIN, another negative errno. */
 static ssize_t receive_packet(int local_fd, struct local_message *packet, int *ret_fd, uint32_t *ret_n_fds)
@@ -263,7 +266,7 @@ static bool read_packets(struct link *link)
     return true;
 }
 
-/* ------------------------------------------------------------------------------------------------------------ messages */
+/* --------------------------------------------------------------------------------------------------------- messages */
 
 static void take_message(struct link *link, struct wire_message *msg)
 {
@@ -357,7 +360,7 @@ int link_send_local(struct link *link, const struct local_message *what, int fd)
     return sendmsg(link->local_fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
-/* --------------------------------------------------------------------------------------------------------------- steps */
+/* ------------------------------------------------------------------------------------------------------------ steps */
 
 /* What poised said last, such as why it refuses, still counts; the two connections are not ordered. */
 static void hear_last_words(struct link *link)

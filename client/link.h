@@ -13,10 +13,10 @@
 
 struct link;
 
-struct link_calls { /* called from link_step() and link_drain() only */
-    void (*up)(void *context, const struct wire_message *welcome);  /* WELCOME came: the link carries messages */
-    void (*down)(void *context, const char *why);                   /* it was up and is no more */
-    void (*message)(void *context, struct wire_message *msg);       /* takes msg: wire_free() */
+struct link_calls {                                                /* called from link_step() and link_drain() only */
+    void (*up)(void *context, const struct wire_message *welcome); /* WELCOME came: the link carries messages */
+    void (*down)(void *context, const char *why);                  /* it was up and is no more */
+    void (*message)(void *context, struct wire_message *msg);      /* takes msg: wire_free() */
     void (*segment)(void *context, const struct local_message *what, int fd); /* OFFER (takes fd) or RETRACT (fd -1) */
 };
 
@@ -33,12 +33,14 @@ void link_poll(const struct link *link, struct pollfd fds[LINK_N_FDS]);
 uint64_t link_next_ms(const struct link *link);
 
 /*
- * Connects, reads packets, keeps deadlines. 0, or an error that is final: the first connection did not come about in time
+ * Connects, reads packets, keeps deadlines. 0, or an error that is final: the first connection did not come about in
+ * time
  * (-ECONNREFUSED, -EACCES, -ETIMEDOUT, -EPROTO), or poised refused this process (its code and text).
  */
 int link_step(struct link *link, uint64_t now_ms, struct poise_err *err);
 
-/* Reads messages until there are none; returns how many. ZMQ_FD tells of new ones only once: call before every sleep. */
+/* Reads messages until there are none; returns how many. ZMQ_FD tells of new ones only once: call before every sleep.
+ */
 uint32_t link_drain(struct link *link);
 
 bool link_is_up(const struct link *link);

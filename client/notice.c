@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Notices: things a trainer may want to print, in a ring of fixed size. A trainer that never polls must cost nothing and
- * lose the oldest, not the newest: the last one before a failure is the one that explains it.
+ * Notices: things a trainer may want to print, in a ring of fixed size. A trainer that never polls must cost nothing
+ * and lose the oldest, not the newest: the last one before a failure is the one that explains it.
  */
 #include "client/notice.h"
 

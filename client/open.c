@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The beginning and the end of a handle. Open makes everything that may fail here, starts the engine, and waits until the
- * engine is in an epoch or knows why there will be none. Close lets the engine serve peers until they have what they were
- * promised, says goodbye, and frees all but what held batches need.
+ * The beginning and the end of a handle. Open makes everything that may fail here, starts the engine, and waits until
+ * the engine is in an epoch or knows why there will be none. Close lets the engine serve peers until they have what
+ * they were promised, says goodbye, and frees all but what held batches need.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -17,7 +17,7 @@
 #include "client/handle.h"
 #include "daemon/planner/err.h"
 
-#define N_FDS 48u           /* 16 segments, libzmq's 10, ours, and some for offers on their way */
+#define N_FDS           48u /* 16 segments, libzmq's 10, ours, and some for offers on their way */
 #define MAX_LOCAL_RANKS 64u /* more on one node would be news */
 
 /* In the child of a fork: what tells peers that the parent lives is closed. Async-signal-safe; locks may be held. */
@@ -37,7 +37,8 @@ static void child(struct poise *p)
     p->doorbell_fd = -1;
 }
 
-/* Names go over the wire, whose encoder is strict: what it refuses is an error here, not a message that never leaves. */
+/* Names go over the wire, whose encoder is strict: what it refuses is an error here, not a message that never leaves.
+ */
 static int check_join(const struct settings *settings, struct poise_err *err)
 {
     struct wire_message msg = {.type = WIRE_JOIN, .join = settings->join};
@@ -50,10 +51,12 @@ static int check_join(const struct settings *settings, struct poise_err *err)
     return rc;
 }
 
-/* libzmq aborts the process where it cannot make its descriptors, and peers' doorbells take one each: better to know now. */
+/* libzmq aborts the process where it cannot make its descriptors, and peers' doorbells take one each: better to know
+ * now. */
 static int check_descriptors(const struct settings *settings, struct poise_err *err)
 {
-    uint32_t n_ranks = settings->join.n_ranks, need = N_FDS + (n_ranks < MAX_LOCAL_RANKS ? n_ranks : MAX_LOCAL_RANKS), n_open = 0;
+    uint32_t n_ranks = settings->join.n_ranks, need = N_FDS + (n_ranks < MAX_LOCAL_RANKS ? n_ranks : MAX_LOCAL_RANKS),
+             n_open = 0;
     struct rlimit limit;
     DIR *dir = opendir("/proc/self/fd");
 
@@ -65,7 +68,8 @@ static int check_descriptors(const struct settings *settings, struct poise_err *
         closedir(dir);
     if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || (dir && limit.rlim_cur >= (rlim_t)n_open + need))
         return 0;
-    return err_set(err, -EMFILE, "%u more file descriptors are needed, and %u of the limit of %llu are in use: raise `ulimit -n`",
+    return err_set(err, -EMFILE,
+                   "%u more file descriptors are needed, and %u of the limit of %llu are in use: raise `ulimit -n`",
                    need, n_open, (unsigned long long)limit.rlim_cur);
 }
 
@@ -200,7 +204,8 @@ static int serve(struct poise *p, struct poise_err *err)
         err_set(err, rc, "rank %u still reads step %llu after %llu ms (close_timeout_ms)", p->sent_rank,
                 (unsigned long long)p->sent_step, (unsigned long long)p->settings.close_timeout_ms);
     else if (rc == -ETIMEDOUT)
-        err_set(err, rc, "step %llu was submitted but not decided %llu ms later (close_timeout_ms): peers have not submitted it",
+        err_set(err, rc,
+                "step %llu was submitted but not decided %llu ms later (close_timeout_ms): peers have not submitted it",
                 (unsigned long long)ledger_next_decide(p->ledger), (unsigned long long)p->settings.close_timeout_ms);
     while (p->n_waiting) { /* they find it closing and go */
         pthread_cond_broadcast(&p->cond);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The sending half of a step, after it was decided: its payload stays in the arena until each rank that the plan gave a
- * sample of ours has said in its control segment that it has them. Replica k is read by replica k of those ranks. Receivers
- * ring; as a ring may be lost (their doorbell's offer came later), the engine looks once a second too.
+ * sample of ours has said in its control segment that it has them. Replica k is read by replica k of those ranks.
+ * Receivers ring; as a ring may be lost (their doorbell's offer came later), the engine looks once a second too.
  *
- * The arena belongs to whoever holds `produce`. The engine only tries that lock: a submission that copies for long delays
- * recycling, never the engine.
+ * The arena belongs to whoever holds `produce`. The engine only tries that lock: a submission that copies for long
+ * delays recycling, never the engine.
  */
 #include <errno.h>
 #include <stdlib.h>

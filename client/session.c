@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the engine says to poised and hears from it: joining, the roster, offers of segments, outcomes, aborts. Whatever is
- * heard may be old, doubled or out of order, and poised may be another one than a moment ago: after each new connection the
- * process joins with its epoch, and when the roster comes again, offers its segments again, says its undecided metadata
- * again and asks for the outcomes that it lacks. All of that is idempotent.
+ * What the engine says to poised and hears from it: joining, the roster, offers of segments, outcomes, aborts. Whatever
+ * is heard may be old, doubled or out of order, and poised may be another one than a moment ago: after each new
+ * connection the process joins with its epoch, and when the roster comes again, offers its segments again, says its
+ * undecided metadata again and asks for the outcomes that it lacks. All of that is idempotent.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,15 +13,15 @@
 #include "client/handle.h"
 #include "daemon/planner/err.h"
 
-#define OFFER_RETRY_MS 10 /* poised empties its queue of packets within a turn of its loop */
-#define PULL_MS 2000      /* while waiting; an outcome that exists comes by itself within milliseconds */
+#define OFFER_RETRY_MS 10   /* poised empties its queue of packets within a turn of its loop */
+#define PULL_MS        2000 /* while waiting; an outcome that exists comes by itself within milliseconds */
 
 static bool is_ours(const struct poise *p, struct wire_id epoch)
 {
     return !wire_id_none(p->epoch) && wire_id_is(p->epoch, epoch);
 }
 
-/* ----------------------------------------------------------------------------------------------------------------- saying */
+/* ----------------------------------------------------------------------------------------------------------- saying */
 
 static void send_or_notice(struct poise *p, const struct wire_message *msg)
 {
@@ -148,9 +148,10 @@ void session_leave(struct poise *p)
     p->leave_sent = true;
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- offers */
+/* ----------------------------------------------------------------------------------------------------------- offers */
 
-static int offer(struct poise *p, uint32_t type, uint32_t kind, uint32_t segment, uint32_t generation, uint64_t bytes, int fd)
+static int offer(struct poise *p, uint32_t type, uint32_t kind, uint32_t segment, uint32_t generation, uint64_t bytes,
+                 int fd)
 {
     struct local_message packet = {.magic = LOCAL_MAGIC,
                                    .version = WIRE_VERSION,
@@ -247,11 +248,12 @@ static void segment(void *context, const struct local_message *what, int fd)
     if (rc == 0 || rc == -EALREADY || rc == -ESTALE)
         return;
     pthread_mutex_lock(&p->lock);
-    handle_notice(p, p->cursor, POISE_WARNING, "the memory that rank %u offers cannot be used: %s", what->rank, why.text);
+    handle_notice(p, p->cursor, POISE_WARNING, "the memory that rank %u offers cannot be used: %s", what->rank,
+                  why.text);
     pthread_mutex_unlock(&p->lock);
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- joining */
+/* ---------------------------------------------------------------------------------------------------------- joining */
 
 static void more_cautious(struct poise *p, uint32_t mode)
 {
@@ -309,7 +311,8 @@ int session_memory(struct poise *p, uint32_t n_local, struct poise_err *err)
 }
 
 /* Which node this process is on, and that all that it exchanges payload with are there too. */
-static int check_roster(const struct poise *p, const struct wire_roster *roster, uint32_t *ret_n_local, struct poise_err *err)
+static int check_roster(const struct poise *p, const struct wire_roster *roster, uint32_t *ret_n_local,
+                        struct poise_err *err)
 {
     const struct wire_join *join = &p->settings.join;
     const struct wire_member *own = NULL;
@@ -317,21 +320,24 @@ static int check_roster(const struct poise *p, const struct wire_roster *roster,
 
     if (roster->n_ranks != join->n_ranks || roster->n_replicas != join->n_replicas ||
         roster->first_step != join->first_step)
-        return err_set(err, -EPROTO, "the roster of job %s is for %u ranks x %u replicas from step %llu, not for this group",
+        return err_set(err, -EPROTO,
+                       "the roster of job %s is for %u ranks x %u replicas from step %llu, not for this group",
                        roster->job, roster->n_ranks, roster->n_replicas, (unsigned long long)roster->first_step);
     for (uint32_t i = 0; i < roster->n_members; i++) {
         if (roster->members[i].rank == join->rank && roster->members[i].replica == join->replica)
             own = &roster->members[i];
     }
     if (!own || wire_incarnation_compare(&own->incarnation, &join->incarnation) != 0)
-        return err_set(err, -EPROTO, "the roster of job %s does not name this process as rank %u", roster->job, join->rank);
+        return err_set(err, -EPROTO, "the roster of job %s does not name this process as rank %u", roster->job,
+                       join->rank);
     for (uint32_t i = 0; i < roster->n_members; i++) {
         const struct wire_member *member = &roster->members[i];
         n_local += member->node == own->node;
         if (!p->settings.plan_only && member->replica == join->replica && member->node != own->node)
-            return err_set(err, -EOPNOTSUPP,
-                           "rank %u is on node %s, rank %u on %s: this version of libpoise moves payload inside one node only",
-                           member->rank, member->host, join->rank, own->host);
+            return err_set(
+                err, -EOPNOTSUPP,
+                "rank %u is on node %s, rank %u on %s: this version of libpoise moves payload inside one node only",
+                member->rank, member->host, join->rank, own->host);
     }
     *ret_n_local = n_local;
     return 0;
@@ -391,7 +397,7 @@ static void take_roster(struct poise *p, const struct wire_roster *roster)
         rejoin(p);
 }
 
-/* --------------------------------------------------------------------------------------------------------------- messages */
+/* --------------------------------------------------------------------------------------------------------- messages */
 
 static void take_abort(struct poise *p, const struct wire_abort *abort)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * From struct poise_options to what the rest of the library uses. The caller's struct wins, then POISE_ variables, then
- * the launcher's (torchrun and what imitates it), then the defaults of poise.h. Nothing is corrected silently: a value out
- * of range is an error that names the option or the variable, the value and what is allowed.
+ * the launcher's (torchrun and what imitates it), then the defaults of poise.h. Nothing is corrected silently: a value
+ * out of range is an error that names the option or the variable, the value and what is allowed.
  */
 #include "client/settings.h"
 
@@ -19,17 +19,18 @@
 #include "daemon/planner/planner.h"
 
 #define OPTIONS_BYTES_0_1 sizeof(struct poise_options) /* of the first release; a later one keeps this number */
-#define PHASE_BYTES_0_1 sizeof(struct poise_phase)
+#define PHASE_BYTES_0_1   sizeof(struct poise_phase)
 
-#define KNOWN_FLAGS (POISE_PLAN_ONLY | POISE_DEBUG_SLOTS)
-#define MAX_ITERATORS 64u               /* virtual pipeline stages of one rank; real ones have at most 16 */
-#define MAX_TIMEOUT_MS INT64_C(1000000000000) /* 31 years: for ever, and additions do not overflow */
+#define KNOWN_FLAGS            (POISE_PLAN_ONLY | POISE_DEBUG_SLOTS)
+#define MAX_ITERATORS          64u /* virtual pipeline stages of one rank; real ones have at most 16 */
+#define MAX_TIMEOUT_MS         INT64_C(1000000000000) /* 31 years: for ever, and additions do not overflow */
 #define MAX_COORDINATORS_BYTES 1024
-#define ONE_MILLION 1000000u
+#define ONE_MILLION            1000000u
 
-/* ------------------------------------------------------------------------------------------------------------- helpers */
+/* ---------------------------------------------------------------------------------------------------------- helpers */
 
-/* A name that goes over the wire: 1 to n_room - 1 bytes, no control characters, UTF-8 (checked in full by the decoder). */
+/* A name that goes over the wire: 1 to n_room - 1 bytes, no control characters, UTF-8 (checked in full by the decoder).
+ */
 static int copy_name(char *to, size_t n_room, const char *from, const char *what, struct poise_err *err)
 {
     size_t n = strlen(from);
@@ -37,7 +38,8 @@ static int copy_name(char *to, size_t n_room, const char *from, const char *what
     if (n == 0)
         return err_set(err, -EINVAL, "%s is empty: give it 1 to %zu bytes", what, n_room - 1);
     if (n >= n_room)
-        return err_set(err, -EINVAL, "%s has %zu bytes: at most %zu are allowed (\"%.40s...\")", what, n, n_room - 1, from);
+        return err_set(err, -EINVAL, "%s has %zu bytes: at most %zu are allowed (\"%.40s...\")", what, n, n_room - 1,
+                       from);
     for (size_t i = 0; i < n; i++) {
         if ((unsigned char)from[i] < 0x20 || from[i] == 0x7f)
             return err_set(err, -EINVAL, "%s has a control character (code %d) at byte %zu", what, from[i], i);
@@ -58,8 +60,8 @@ static int env_number(const char *name, uint64_t max, uint64_t *ret_value, struc
     errno = 0;
     value = strtoull(text, &end, 10);
     if (*text < '0' || *text > '9' || *end || errno || value > max)
-        return err_set(err, -EINVAL, "environment variable %s is \"%.40s\": it must be a number from 0 to %llu", name, text,
-                       (unsigned long long)max);
+        return err_set(err, -EINVAL, "environment variable %s is \"%.40s\": it must be a number from 0 to %llu", name,
+                       text, (unsigned long long)max);
     *ret_value = value;
     return 1;
 }
@@ -69,10 +71,11 @@ static int env_required(const char *name, uint64_t max, uint64_t *ret_value, str
     int rc = env_number(name, max, ret_value, err);
 
     if (rc == 0)
-        return err_set(err, -EINVAL,
-                       "n_ranks is 0 and environment variable %s is not set: set rank and n_ranks, or start with a launcher "
-                       "that sets RANK and WORLD_SIZE",
-                       name);
+        return err_set(
+            err, -EINVAL,
+            "n_ranks is 0 and environment variable %s is not set: set rank and n_ranks, or start with a launcher "
+            "that sets RANK and WORLD_SIZE",
+            name);
     return rc < 0 ? rc : 0;
 }
 
@@ -93,9 +96,10 @@ static int timeout(int64_t value, int64_t fallback, const char *what, uint64_t *
     return 0;
 }
 
-/* ----------------------------------------------------------------------------------------------------------------- who */
+/* -------------------------------------------------------------------------------------------------------------- who */
 
-/* Two jobs of one user must never meet: a launcher's run id may be "none", so everything that tells runs apart goes in. */
+/* Two jobs of one user must never meet: a launcher's run id may be "none", so everything that tells runs apart goes in.
+ */
 static int job_from_launcher(char *job, uint32_t attempt, struct poise_err *err)
 {
     const char *run = getenv("TORCHELASTIC_RUN_ID"), *addr = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
@@ -107,7 +111,8 @@ static int job_from_launcher(char *job, uint32_t attempt, struct poise_err *err)
                        "TORCHELASTIC_RUN_ID or MASTER_ADDR and MASTER_PORT");
     snprintf(text, sizeof text, "%.127s@%.127s:%.20s#%u", run ? run : "", addr ? addr : "", port ? port : "", attempt);
     return copy_name(job, WIRE_JOB_BYTES, text,
-                     "the job's name made from TORCHELASTIC_RUN_ID, MASTER_ADDR, MASTER_PORT and the restart count", err);
+                     "the job's name made from TORCHELASTIC_RUN_ID, MASTER_ADDR, MASTER_PORT and the restart count",
+                     err);
 }
 
 static int resolve_job(const struct poise_options *opt, struct wire_join *join, struct poise_err *err)
@@ -130,10 +135,11 @@ static int resolve_rank(const struct poise_options *opt, struct wire_join *join,
     join->n_replicas = opt->n_replicas ? opt->n_replicas : 1;
     if (n_ranks == 0) {
         if (join->n_replicas > 1)
-            return err_set(err, -EINVAL,
-                           "n_ranks is 0 with n_replicas %u: RANK and WORLD_SIZE count processes, not data-parallel ranks, so "
-                           "set rank and n_ranks",
-                           join->n_replicas);
+            return err_set(
+                err, -EINVAL,
+                "n_ranks is 0 with n_replicas %u: RANK and WORLD_SIZE count processes, not data-parallel ranks, so "
+                "set rank and n_ranks",
+                join->n_replicas);
         if (rank != 0)
             return err_set(err, -EINVAL, "rank is %u but n_ranks is 0: set both, or none to take RANK and WORLD_SIZE",
                            opt->rank);
@@ -150,8 +156,8 @@ static int resolve_rank(const struct poise_options *opt, struct wire_join *join,
     if (rc < 0)
         return rc;
     if (rank >= n_ranks)
-        return err_set(err, -EINVAL, "rank is %llu of n_ranks %llu: ranks are numbered from 0", (unsigned long long)rank,
-                       (unsigned long long)n_ranks);
+        return err_set(err, -EINVAL, "rank is %llu of n_ranks %llu: ranks are numbered from 0",
+                       (unsigned long long)rank, (unsigned long long)n_ranks);
     if (join->replica >= join->n_replicas)
         return err_set(err, -EINVAL, "replica is %u of n_replicas %u: replicas are numbered from 0", join->replica,
                        join->n_replicas);
@@ -226,7 +232,7 @@ static int resolve_who(const struct poise_options *opt, struct wire_join *join, 
     return rc < 0 ? rc : resolve_coordinators(opt, join, err);
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- what */
+/* ------------------------------------------------------------------------------------------------------------- what */
 
 static int check_phase(const struct poise_phase *phase, uint32_t i, struct poise_err *err)
 {
@@ -244,12 +250,14 @@ static int check_phase(const struct poise_phase *phase, uint32_t i, struct poise
 static int resolve_phases(const struct poise_options *opt, struct options *options, struct poise_err *err)
 {
     if (opt->cost && opt->n_phases)
-        return err_set(err, -EINVAL, "cost \"%.60s\" and %u phases are given: give one of the two", opt->cost, opt->n_phases);
+        return err_set(err, -EINVAL, "cost \"%.60s\" and %u phases are given: give one of the two", opt->cost,
+                       opt->n_phases);
     if (opt->cost)
         return poise_preset(opt->cost, options->phases, sizeof *options->phases, &options->n_phases, err);
     if (opt->n_phases == 0)
-        return err_set(err, -EINVAL, "neither cost nor phases are given: set cost to a preset (\"qwen2.5-vl-7b\"), \"length\" "
-                                     "or \"length_squared\"");
+        return err_set(err, -EINVAL,
+                       "neither cost nor phases are given: set cost to a preset (\"qwen2.5-vl-7b\"), \"length\" "
+                       "or \"length_squared\"");
     if (opt->n_phases > POISE_MAX_PHASES)
         return err_set(err, -EINVAL, "n_phases is %u: at most %d are allowed", opt->n_phases, POISE_MAX_PHASES);
     if (!opt->phases)
@@ -296,7 +304,8 @@ static int check_codes(const struct poise_options *opt, struct poise_err *err)
             return rc;
     }
     if (opt->flags & ~KNOWN_FLAGS)
-        return err_set(err, -EINVAL, "flags are 0x%x: only POISE_PLAN_ONLY and POISE_DEBUG_SLOTS are known", opt->flags);
+        return err_set(err, -EINVAL, "flags are 0x%x: only POISE_PLAN_ONLY and POISE_DEBUG_SLOTS are known",
+                       opt->flags);
     return 0;
 }
 
@@ -338,7 +347,7 @@ static int check_what(const struct settings *s, struct poise_err *err)
     return plan_check_options(&req, err);
 }
 
-/* ----------------------------------------------------------------------------------------------------------------- how */
+/* -------------------------------------------------------------------------------------------------------------- how */
 
 static int resolve_socket_dir(const struct poise_options *opt, char *dir, struct poise_err *err)
 {

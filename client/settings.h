@@ -13,7 +13,7 @@ struct settings {
     struct wire_join join;  /* who this process is; its options and coordinators are owned by this struct */
     struct options options; /* what must agree over the group */
     char socket_dir[LOCAL_PATH_BYTES];
-    uint32_t mode;          /* POISE_MODE_*: the starting mode */
+    uint32_t mode; /* POISE_MODE_*: the starting mode */
     uint32_t speed_ppm;
     bool plan_only, debug_slots;
     uint64_t memory_budget; /* 0: not given */
@@ -22,8 +22,8 @@ struct settings {
 };
 
 /* Reads the environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT,
- * POISE_JOB, POISE_SOCKET_DIR), the clock and the random source. Copies. *ret_settings: caller frees with settings_free().
- * Errors: -EINVAL and the like, naming the option or variable, its value and what is allowed. */
+ * POISE_JOB, POISE_SOCKET_DIR), the clock and the random source. Copies. *ret_settings: caller frees with
+ * settings_free(). Errors: -EINVAL and the like, naming the option or variable, its value and what is allowed. */
 int settings_resolve(const struct poise_options *opt, struct settings *ret_settings, struct poise_err *err);
 
 void settings_free(struct settings *settings);

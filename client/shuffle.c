@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The receiving half of a step: from its outcome to micro-batches in memory. In step order, one at a time: find the senders'
- * directories, read the entries of the samples that come here, lay the micro-batches out, reserve room for all of them, copy
- * straight out of the senders' arenas, check hashes, hand each micro-batch to the iterators, tell the senders.
+ * The receiving half of a step: from its outcome to micro-batches in memory. In step order, one at a time: find the
+ * senders' directories, read the entries of the samples that come here, lay the micro-batches out, reserve room for all
+ * of them, copy straight out of the senders' arenas, check hashes, hand each micro-batch to the iterators, tell the
+ * senders.
  *
- * Every phase may find that something is not there yet (a segment's offer, room) and is then entered again when the engine
- * wakes up; copying is cut into pieces, so that the engine keeps answering. Own samples take the same way.
+ * Every phase may find that something is not there yet (a segment's offer, room) and is then entered again when the
+ * engine wakes up; copying is cut into pieces, so that the engine keeps answering. Own samples take the same way.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -35,15 +36,15 @@ struct shuffle {
     uint32_t *source_of;    /* [n_ranks] 1 + position in sources; 0: none */
     struct source *sources; /* [n_ranks] */
     uint32_t n_sources;
-    uint32_t n_read;        /* entries read */
+    uint32_t n_read;                  /* entries read */
     struct directory_sample *samples; /* [n_in] */
     struct value *values;             /* [n_in * n_fields] */
     uint64_t *part_bytes;             /* [n_micro_batches] */
     uint32_t part, row;               /* next to be filled */
     bool verify;
     uint64_t begin_ns;
-    uint64_t no_room_ns;  /* since when reserving fails; 0: it does not */
-    uint64_t waited_ns;   /* for the trainer to release batches: no part of what the pipeline takes */
+    uint64_t no_room_ns; /* since when reserving fails; 0: it does not */
+    uint64_t waited_ns;  /* for the trainer to release batches: no part of what the pipeline takes */
 };
 
 int shuffle_new(uint64_t first_step, uint32_t n_ranks, struct shuffle **ret_shuffle, struct poise_err *err)
@@ -111,7 +112,7 @@ static void set_wait(struct poise *p, enum shuffle_wait wait, uint32_t rank)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* ----------------------------------------------------------------------------------------------------------------- begin */
+/* ------------------------------------------------------------------------------------------------------------ begin */
 
 static void list_sources(struct shuffle *sh)
 {
@@ -141,7 +142,8 @@ static int begin(struct poise *p, struct poise_err *err)
     sh->part_bytes = calloc(sh->outcome->n_micro_batches, sizeof *sh->part_bytes);
     if (!sh->samples || !sh->values || !sh->part_bytes)
         return err_set(err, -ENOMEM, "no memory for the directory of step %llu", (unsigned long long)sh->next);
-    sh->verify = verify_wanted(sh->next, p->settings.join.first_step, p->settings.verify_first, p->settings.verify_every);
+    sh->verify = verify_wanted(sh->next, p->settings.join.first_step, p->settings.verify_first,
+                               p->settings.verify_every);
     sh->phase = PHASE_FIND;
     return 0;
 }
@@ -167,7 +169,7 @@ static bool pick(struct poise *p)
     return found;
 }
 
-/* ----------------------------------------------------------------------------------------------------------- directories */
+/* ------------------------------------------------------------------------------------------------------ directories */
 
 static bool own_lookup(void *context, uint32_t segment, uint32_t generation, const void **ret_base, uint64_t *ret_bytes)
 {
@@ -204,16 +206,17 @@ static int open_source(struct poise *p, struct source *source, struct poise_err 
     if (rc == -EAGAIN)
         return rc;
     if (rc < 0)
-        return err_set_at(err, -EPROTO, source->rank, POISE_NONE, NULL, "rank %u has replaced the directory of step %llu",
-                          source->rank, (unsigned long long)sh->next);
+        return err_set_at(err, -EPROTO, source->rank, POISE_NONE, NULL,
+                          "rank %u has replaced the directory of step %llu", source->rank,
+                          (unsigned long long)sh->next);
     if (!lookup(p, source->rank, &place, &base, &bytes))
         return -EAGAIN;
     if (place.offset > bytes || place.bytes > bytes - place.offset)
         return err_set_at(err, -EPROTO, source->rank, POISE_NONE, NULL,
                           "rank %u says that the directory of step %llu lies outside of its segment", source->rank,
                           (unsigned long long)sh->next);
-    rc = directory_open((const unsigned char *)base + place.offset, place.bytes, sh->next, source->rank, place.n_samples,
-                        &sh->set->merged->table, &source->dir, err);
+    rc = directory_open((const unsigned char *)base + place.offset, place.bytes, sh->next, source->rank,
+                        place.n_samples, &sh->set->merged->table, &source->dir, err);
     if (rc == 0)
         source->open = true;
     return rc;
@@ -262,7 +265,7 @@ static int read_entries(struct poise *p, struct poise_err *err)
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------------- room and copying */
+/* ------------------------------------------------------------------------------------------------- room and copying */
 
 static struct assemble_input input_of(const struct poise *p, uint32_t part)
 {
@@ -311,7 +314,8 @@ static int reserve(struct poise *p, struct poise_err *err)
         rc = assemble_layout(&in, fields_of(sh, b), &sh->part_bytes[b], err);
     }
     if (rc == 0)
-        rc = receive_reserve(p->receive, sh->next, sh->part_bytes, n_parts, p->settings.n_iterators, &sh->set->slot, err);
+        rc = receive_reserve(p->receive, sh->next, sh->part_bytes, n_parts, p->settings.n_iterators, &sh->set->slot,
+                             err);
     if (rc == -EAGAIN && sh->no_room_ns == 0)
         sh->no_room_ns = handle_now_ns();
     if (rc == -EAGAIN)
@@ -344,10 +348,11 @@ static int verify(struct poise *p, const struct held *held, struct poise_err *er
         if (verify_delivered(&sh->set->merged->table, sh->values + i * n_fields, sh->set->values + i * n_fields) ==
             sh->samples[i].hash)
             continue;
-        rc = err_set_at(err, -EBADMSG, sh->slice->in_rank[i], sh->slice->in_index[i], NULL,
-                        "step %llu: sample %u of rank %u did not arrive at rank %u as it was sent: its hash differs; was its "
-                        "memory written to after poise_submit()?",
-                        (unsigned long long)sh->next, sh->slice->in_index[i], sh->slice->in_rank[i], p->settings.join.rank);
+        rc = err_set_at(
+            err, -EBADMSG, sh->slice->in_rank[i], sh->slice->in_index[i], NULL,
+            "step %llu: sample %u of rank %u did not arrive at rank %u as it was sent: its hash differs; was its "
+            "memory written to after poise_submit()?",
+            (unsigned long long)sh->next, sh->slice->in_index[i], sh->slice->in_rank[i], p->settings.join.rank);
     }
     pthread_mutex_lock(&p->lock);
     p->stats.samples_verified += n_verified;
@@ -370,7 +375,8 @@ static int fill(struct poise *p, struct poise_err *err)
 
         for (; sh->row < held->batch.n_samples && bytes < PIECE_BYTES; sh->row++)
             bytes += sh->samples[held->first + sh->row].bytes + 1;
-        assemble_fill(&in, fields_of(sh, sh->part), set->values + (size_t)held->first * set->n_fields, first, sh->row - first);
+        assemble_fill(&in, fields_of(sh, sh->part), set->values + (size_t)held->first * set->n_fields, first,
+                      sh->row - first);
         if (sh->row < held->batch.n_samples)
             continue;
         int rc = sh->verify ? verify(p, held, err) : 0;
@@ -385,7 +391,7 @@ static int fill(struct poise *p, struct poise_err *err)
     return 0;
 }
 
-/* -------------------------------------------------------------------------------------------------------------- finishing */
+/* -------------------------------------------------------------------------------------------------------- finishing */
 
 /* From the last rank's submission to the outcome here. Peers' clocks are this one's; what they say is only shown. */
 static uint64_t deciding_ns(const struct poise *p)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a rank says of a step: samples, "bad", or "no more data". A submission is checked as a whole, waits for its turn and
- * for room, goes into the arena, and becomes visible in three strokes: directory published, metadata kept in the ledger,
- * message left for the engine. Until the first of them nothing has happened, so every error leaves the step unsubmitted.
+ * What a rank says of a step: samples, "bad", or "no more data". A submission is checked as a whole, waits for its turn
+ * and for room, goes into the arena, and becomes visible in three strokes: directory published, metadata kept in the
+ * ledger, message left for the engine. Until the first of them nothing has happened, so every error leaves the step
+ * unsubmitted.
  *
- * The turn: a step is at most prefetch_depth ahead of the one being read, and W ahead of the last decided one. Waiting gives
- * `produce` back, since the engine needs it to recycle the very memory that is waited for.
+ * The turn: a step is at most prefetch_depth ahead of the one being read, and W ahead of the last decided one. Waiting
+ * gives `produce` back, since the engine needs it to recycle the very memory that is waited for.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -19,14 +20,14 @@
 #include "daemon/planner/err.h"
 
 #define SAMPLE_BYTES_0_1 sizeof(struct poise_sample) /* of the first release; a later one keeps these numbers */
-#define VALUE_BYTES_0_1 sizeof(struct poise_value)
+#define VALUE_BYTES_0_1  sizeof(struct poise_value)
 
-struct prepared { /* metadata on its way */
+struct prepared {              /* metadata on its way */
     struct wire_message *kept; /* for the ledger */
     struct outgoing *out;      /* encoded, for the engine */
 };
 
-/* ---------------------------------------------------------------------------------------------------------------- metadata */
+/* --------------------------------------------------------------------------------------------------------- metadata */
 
 static void free_prepared(struct prepared *prepared)
 {
@@ -38,7 +39,8 @@ static void free_prepared(struct prepared *prepared)
 }
 
 /* Encodes with the table and keeps without: the table of a step is known by its number of fields. */
-static int prepare(struct wire_meta *meta, struct wire_table *table, struct prepared *ret_prepared, struct poise_err *err)
+static int prepare(struct wire_meta *meta, struct wire_table *table, struct prepared *ret_prepared,
+                   struct poise_err *err)
 {
     struct wire_message msg = {.type = WIRE_META, .meta = {.n_metas = 1, .metas = meta}};
     struct prepared prepared = {.out = calloc(1, sizeof *prepared.out)};
@@ -130,7 +132,7 @@ int submit_again(struct poise *p, uint64_t step, bool want_table, uint8_t **ret_
     return wire_encode(&msg, ret_bytes, ret_n_bytes, err);
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- the turn */
+/* --------------------------------------------------------------------------------------------------------- the turn */
 
 uint32_t submit_depth(const struct poise *p)
 {
@@ -152,26 +154,28 @@ static int check_turn(const struct poise *p, uint64_t step, struct poise_err *er
         return err_set(err, -EALREADY, "step %llu was submitted before: %llu is next", (unsigned long long)step,
                        (unsigned long long)next);
     if (p->group_ended)
-        return err_set(err, -ENODATA, "the data ended with step %llu: step %llu goes nowhere", (unsigned long long)p->end_step,
-                       (unsigned long long)step);
+        return err_set(err, -ENODATA, "the data ended with step %llu: step %llu goes nowhere",
+                       (unsigned long long)p->end_step, (unsigned long long)step);
     if (p->rank_ended)
-        return err_set(err, -EINVAL, "step %llu: this rank said by poise_end() that it has no more data", (unsigned long long)step);
+        return err_set(err, -EINVAL, "step %llu: this rank said by poise_end() that it has no more data",
+                       (unsigned long long)step);
     if (step > next)
         return err_set(err, -EINVAL, "step %llu cannot be submitted: %llu is next, as steps are consecutive",
                        (unsigned long long)step, (unsigned long long)next);
     if (step > p->cursor + submit_depth(p))
-        return err_set(err, -EAGAIN,
-                       "step %llu waits for the trainer: step %llu was not read to its end by all iterators, and at most %u "
-                       "steps (prefetch_depth) are submitted ahead of it",
-                       (unsigned long long)step, (unsigned long long)p->cursor, submit_depth(p));
+        return err_set(
+            err, -EAGAIN,
+            "step %llu waits for the trainer: step %llu was not read to its end by all iterators, and at most %u "
+            "steps (prefetch_depth) are submitted ahead of it",
+            (unsigned long long)step, (unsigned long long)p->cursor, submit_depth(p));
     if (!ledger_may_submit(p->ledger))
         return err_set(err, -EAGAIN, "step %llu waits for the outcome of step %llu: peers have not submitted it",
                        (unsigned long long)step, (unsigned long long)ledger_next_decide(p->ledger));
     return 0;
 }
 
-/* Waits for a change after `seen`; `produce` is free meanwhile. The text of *err says what for and stays, with the code of what
- * ended the wait. */
+/* Waits for a change after `seen`; `produce` is free meanwhile. The text of *err says what for and stays, with the code
+ * of what ended the wait. */
 static int wait_change(struct poise *p, uint64_t seen, uint64_t deadline_ms, struct poise_err *err)
 {
     int rc;
@@ -227,10 +231,11 @@ static int wait_room(struct poise *p, uint64_t seen, uint64_t bytes, uint64_t de
     pthread_mutex_unlock(&p->lock);
     if (rc < 0)
         return rc;
-    err_set(&why, -EAGAIN,
-            "%s of send memory are not free (budget %s, %u steps in flight): waiting for receivers that still read older "
-            "steps%s; if they are slow to release batches, raise memory_budget",
-            memory_format(bytes, need), memory_format(stats.budget, budget), stats.n_in_flight, reader);
+    err_set(
+        &why, -EAGAIN,
+        "%s of send memory are not free (budget %s, %u steps in flight): waiting for receivers that still read older "
+        "steps%s; if they are slow to release batches, raise memory_budget",
+        memory_format(bytes, need), memory_format(stats.budget, budget), stats.n_in_flight, reader);
     rc = wait_change(p, seen, deadline_ms, &why);
     if (rc < 0 && err)
         *err = why;
@@ -245,7 +250,7 @@ static uint64_t progress_now(struct poise *p)
     return seen;
 }
 
-/* -------------------------------------------------------------------------------------------------------------- submission */
+/* ------------------------------------------------------------------------------------------------------- submission */
 
 /* A step that does not fit as it arrived would wait for ever for receive memory. */
 static int check_fit(const struct poise *p, const struct features *f, uint64_t step, struct poise_err *err)
@@ -254,11 +259,12 @@ static int check_fit(const struct poise *p, const struct features *f, uint64_t s
 
     if (p->settings.plan_only || f->padded_bytes <= p->receive_budget)
         return 0;
-    return err_set(err, -ENOMEM,
-                   "step %llu: its %u samples take %s when assembled, padding included, and receive memory holds %s: raise "
-                   "memory_budget or submit fewer samples",
-                   (unsigned long long)step, f->meta.n_samples, memory_format(f->padded_bytes, need),
-                   memory_format(p->receive_budget, room));
+    return err_set(
+        err, -ENOMEM,
+        "step %llu: its %u samples take %s when assembled, padding included, and receive memory holds %s: raise "
+        "memory_budget or submit fewer samples",
+        (unsigned long long)step, f->meta.n_samples, memory_format(f->padded_bytes, need),
+        memory_format(p->receive_budget, room));
 }
 
 /* Metadata of samples with what the coordinator needs of this replica. */
@@ -354,17 +360,17 @@ static int publish(struct poise *p, uint64_t step, struct prepared *prepared, st
 static int submit_features(struct poise *p, uint64_t step, const struct poise_sample *samples, size_t sample_size,
                            struct features *f, uint64_t deadline_ms, struct poise_err *err)
 {
-    struct stage_request req = {.step = step,
-                                .table = &p->table,
-                                .samples = samples,
-                                .n_samples = f->meta.n_samples,
-                                .sample_size = sample_size,
-                                .checked = f->checked,
-                                .n_values = f->n_values,
-                                .arrival_micro_batch = f->arrival,
-                                .arrival_loss_tokens = f->arrival_loss_tokens,
-                                .hash = verify_wanted(step, p->settings.join.first_step, p->settings.verify_first,
-                                                      p->settings.verify_every)};
+    struct stage_request req = {
+        .step = step,
+        .table = &p->table,
+        .samples = samples,
+        .n_samples = f->meta.n_samples,
+        .sample_size = sample_size,
+        .checked = f->checked,
+        .n_values = f->n_values,
+        .arrival_micro_batch = f->arrival,
+        .arrival_loss_tokens = f->arrival_loss_tokens,
+        .hash = verify_wanted(step, p->settings.join.first_step, p->settings.verify_first, p->settings.verify_every)};
     struct directory_sample *own = NULL;
     struct control_place place;
     struct prepared prepared;
@@ -385,14 +391,16 @@ static int submit_features(struct poise *p, uint64_t step, const struct poise_sa
     return rc;
 }
 
-static int check_arrays(const struct poise_sample *samples, uint32_t n_samples, size_t sample_size, struct poise_err *err)
+static int check_arrays(const struct poise_sample *samples, uint32_t n_samples, size_t sample_size,
+                        struct poise_err *err)
 {
     int rc = 0;
 
     if (n_samples && !samples)
         return err_set(err, -EINVAL, "samples is NULL with n_samples %u", n_samples);
     if (n_samples)
-        rc = sized_check(samples, n_samples, sizeof *samples, sample_size, SAMPLE_BYTES_0_1, "struct poise_sample", err);
+        rc = sized_check(samples, n_samples, sizeof *samples, sample_size, SAMPLE_BYTES_0_1, "struct poise_sample",
+                         err);
     for (uint32_t i = 0; rc == 0 && i < n_samples; i++) {
         const unsigned char *at = (const unsigned char *)samples + (size_t)i * sample_size;
         const struct poise_sample *sample = (const struct poise_sample *)(const void *)at;
@@ -400,8 +408,8 @@ static int check_arrays(const struct poise_sample *samples, uint32_t n_samples, 
             return err_set_at(err, -EINVAL, POISE_NONE, i, NULL, "sample %u: values is NULL with n_values %u", i,
                               sample->n_values);
         if (sample->n_values)
-            rc = sized_check(sample->values, sample->n_values, sizeof *sample->values, sample->value_size, VALUE_BYTES_0_1,
-                             "struct poise_value", err);
+            rc = sized_check(sample->values, sample->n_values, sizeof *sample->values, sample->value_size,
+                             VALUE_BYTES_0_1, "struct poise_value", err);
     }
     return rc;
 }
@@ -417,8 +425,8 @@ static int check_early(struct poise *p, uint64_t step, struct poise_err *err)
     return rc == -EAGAIN ? 0 : rc;
 }
 
-int poise_submit(struct poise *p, uint64_t step, const struct poise_sample *samples, uint32_t n_samples, size_t sample_size,
-                 int64_t timeout_ms, struct poise_err *err)
+int poise_submit(struct poise *p, uint64_t step, const struct poise_sample *samples, uint32_t n_samples,
+                 size_t sample_size, int64_t timeout_ms, struct poise_err *err)
 {
     struct features features;
     int rc = handle_check(p, err);
@@ -448,10 +456,10 @@ int poise_submit(struct poise *p, uint64_t step, const struct poise_sample *samp
     return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------------ bad steps, the end */
+/* ----------------------------------------------------------------------------------------------- bad steps, the end */
 
-static int submit_without(struct poise *p, uint64_t step, uint32_t kind, const struct poise_err *why, int64_t timeout_ms,
-                          struct poise_err *err)
+static int submit_without(struct poise *p, uint64_t step, uint32_t kind, const struct poise_err *why,
+                          int64_t timeout_ms, struct poise_err *err)
 {
     uint64_t deadline_ms = handle_deadline(p, timeout_ms);
     int rc;
@@ -478,12 +486,14 @@ int poise_fail(struct poise *p, uint64_t step, const char *reason, int64_t timeo
 
     if (rc < 0)
         return rc;
-    err_set_at(&why, -EBADMSG, p->settings.join.rank, POISE_NONE, NULL, "%s", reason && *reason ? reason : "no reason given");
+    err_set_at(&why, -EBADMSG, p->settings.join.rank, POISE_NONE, NULL, "%s",
+               reason && *reason ? reason : "no reason given");
     why.step = step;
     return submit_without(p, step, WIRE_META_BAD, &why, timeout_ms, err);
 }
 
-/* Saying so again, or after the group has ended, is no error: a loader that has no data need not know who ended first. */
+/* Saying so again, or after the group has ended, is no error: a loader that has no data need not know who ended first.
+ */
 int poise_end(struct poise *p, uint64_t step, int64_t timeout_ms, struct poise_err *err)
 {
     int rc = handle_check(p, err);
@@ -496,7 +506,8 @@ int poise_end(struct poise *p, uint64_t step, int64_t timeout_ms, struct poise_e
     return known ? 0 : submit_without(p, step, WIRE_META_END, NULL, timeout_ms, err);
 }
 
-/* With end=stop the next step matters only if this one came to nothing (another rank's was bad), so it waits for that. */
+/* With end=stop the next step matters only if this one came to nothing (another rank's was bad), so it waits for that.
+ */
 int submit_end(struct poise *p, struct poise_err *err)
 {
     uint64_t next = ledger_next_submit(p->ledger);
@@ -514,7 +525,7 @@ int submit_bad(struct poise *p, const struct poise_err *why, struct poise_err *e
     return submit_empty(p, WIRE_META_BAD, why, err);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- arena memory */
+/* ----------------------------------------------------------------------------------------------------- arena memory */
 
 int poise_alloc(struct poise *p, uint64_t bytes, int64_t timeout_ms, void **ret_data, struct poise_err *err)
 {

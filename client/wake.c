@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An eventfd that may be rung after its owner is gone. Batches outlive their handle, and the last release of a step tells
- * the engine that there is room; so what they ring is counted, and closed under a lock, as a closed descriptor's number may
- * belong to someone else by then.
+ * An eventfd that may be rung after its owner is gone. Batches outlive their handle, and the last release of a step
+ * tells the engine that there is room; so what they ring is counted, and closed under a lock, as a closed descriptor's
+ * number may belong to someone else by then.
  */
 #include "client/wake.h"
 

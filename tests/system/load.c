@@ -1,26 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loader of ranks.h: shapes and bytes follow from (step, rank, index), so whoever receives a sample can check it all. */
+/* The loader of ranks.h: shapes and bytes follow from (step, rank, index), so whoever receives a sample can check it
+ * all. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ranks.h"
 
-#define N_FIELDS 6
+#define N_FIELDS      6
 #define PIXEL_COLUMNS 8
-#define IDS_PAD 0xffffff9cu /* -100 */
+#define IDS_PAD       0xffffff9cu /* -100 */
 
 static const struct poise_field fields[N_FIELDS] = {
     /* text-only ranks declare from here ... */
-    {.name = "ids", .dtype = POISE_I32, .assembly = POISE_PADDED, .n_dims = 1, .shape = {-1}, .axis_name = {"seq"},
-     .pad_side = POISE_PAD_LEFT, .pad_multiple = 8, .pad_bits = IDS_PAD},
-    {.name = "mask", .dtype = POISE_U8, .assembly = POISE_PADDED, .n_dims = 1, .shape = {-1}, .axis_name = {"seq"},
+    {.name = "ids",
+     .dtype = POISE_I32,
+     .assembly = POISE_PADDED,
+     .n_dims = 1,
+     .shape = {-1},
+     .axis_name = {"seq"},
+     .pad_side = POISE_PAD_LEFT,
+     .pad_multiple = 8,
+     .pad_bits = IDS_PAD},
+    {.name = "mask",
+     .dtype = POISE_U8,
+     .assembly = POISE_PADDED,
+     .n_dims = 1,
+     .shape = {-1},
+     .axis_name = {"seq"},
      .pad_multiple = 8},
     {.name = "caption", .dtype = POISE_BYTES, .assembly = POISE_OPAQUE, .n_dims = 1, .shape = {-1}},
     {.name = "score", .dtype = POISE_F32, .assembly = POISE_PADDED, .n_dims = 0},
     /* ... to here */
     {.name = "grid", .dtype = POISE_I64, .assembly = POISE_CONCAT, .n_dims = 2, .shape = {-1, 3}},
-    {.name = "pixels", .dtype = POISE_BF16, .assembly = POISE_CONCAT, .n_dims = 2, .shape = {-1, PIXEL_COLUMNS},
+    {.name = "pixels",
+     .dtype = POISE_BF16,
+     .assembly = POISE_CONCAT,
+     .n_dims = 2,
+     .shape = {-1, PIXEL_COLUMNS},
      .rows_of = "grid"},
 };
 #define N_TEXT_FIELDS 4
@@ -110,14 +127,15 @@ void load_declare(struct poise *p, uint32_t flags)
     EXPECT(rc == 0, "declare: %d %s", rc, err.text);
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- submit */
+/* ----------------------------------------------------------------------------------------------------------- submit */
 
 struct one {
     struct poise_value values[N_FIELDS];
     int64_t length[2];
 };
 
-static void make_value(struct poise *p, const struct poise_field *field, uint64_t k, uint32_t flags, struct poise_value *to)
+static void make_value(struct poise *p, const struct poise_field *field, uint64_t k, uint32_t flags,
+                       struct poise_value *to)
 {
     struct shape shape = shape_of(field->name, k, flags & LOAD_TEXT_ONLY);
     uint32_t size = poise_dtype_bytes(field->dtype);
@@ -165,7 +183,7 @@ int load_submit(struct poise *p, uint64_t step, uint32_t rank, uint32_t n, uint3
     return rc;
 }
 
-/* ----------------------------------------------------------------------------------------------------------------- check */
+/* ------------------------------------------------------------------------------------------------------------ check */
 
 static void check_tensor(const struct poise_tensor *t, uint64_t k, bool text_only)
 {
@@ -180,8 +198,11 @@ static void check_tensor(const struct poise_tensor *t, uint64_t k, bool text_onl
     for (uint32_t d = 0; d < shape.n_dims; d++)
         EXPECT(t->shape[d] == shape.extent[d], "%s has shape %d at %u", t->name, (int)t->shape[d], d);
     for (size_t i = 0; i < n; i++) {
-        size_t row = shape.n_dims == 2 ? i / (size_t)shape.extent[1] : i, column = shape.n_dims == 2 ? i % (size_t)shape.extent[1] : 0;
-        size_t at = shape.n_dims == 0 ? 0 : row * (size_t)t->stride[0] + (shape.n_dims == 2 ? column * (size_t)t->stride[1] : 0);
+        size_t row = shape.n_dims == 2 ? i / (size_t)shape.extent[1] : i,
+               column = shape.n_dims == 2 ? i % (size_t)shape.extent[1] : 0;
+        size_t at = shape.n_dims == 0
+                        ? 0
+                        : row * (size_t)t->stride[0] + (shape.n_dims == 2 ? column * (size_t)t->stride[1] : 0);
         unsigned char want[8];
         element(t->name, k, i, want, size);
         EXPECT(memcmp((unsigned char *)t->data + at, want, size) == 0, "%s differs at element %zu", t->name, i);
@@ -215,16 +236,19 @@ void load_check(const struct poise_batch *batch, struct board *board)
     for (uint32_t s = 0; s < batch->n_samples; s++) {
         const struct poise_row *row = &batch->rows[s];
         uint64_t k = key(batch->step, row->origin_rank, row->origin_index);
-        bool text_only = pixels == NULL || batch->values[s * batch->n_fields + (uint32_t)(pixels - batch->fields)].bytes == 0;
+        bool text_only = pixels == NULL ||
+                         batch->values[s * batch->n_fields + (uint32_t)(pixels - batch->fields)].bytes == 0;
 
         EXPECT(row->tag == k, "tag of rank %u sample %u", row->origin_rank, row->origin_index);
-        EXPECT(row->loss_tokens == (uint64_t)n_text(k), "loss tokens of rank %u sample %u", row->origin_rank, row->origin_index);
+        EXPECT(row->loss_tokens == (uint64_t)n_text(k), "loss tokens of rank %u sample %u", row->origin_rank,
+               row->origin_index);
         for (uint32_t f = 0; f < batch->n_fields; f++)
             check_tensor(&batch->values[s * batch->n_fields + f], k, text_only);
         if (!board)
             continue;
         atomic_fetch_add(&board->got[batch->step][row->origin_rank][row->origin_index], 1);
-        atomic_fetch_add(&board->weight_ppb[batch->step], (uint64_t)llround(1e9 * row->weight_step * (double)row->loss_tokens));
+        atomic_fetch_add(&board->weight_ppb[batch->step],
+                         (uint64_t)llround(1e9 * row->weight_step * (double)row->loss_tokens));
         atomic_fetch_add(&board->arrival_ppb[batch->step],
                          (uint64_t)llround(1e9 * row->weight_arrival * (double)row->loss_tokens));
     }

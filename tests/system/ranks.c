@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Training processes for tests of the client: see ranks.h. They are forked from the test, which never opens a handle before. */
+/* Training processes for tests of the client: see ranks.h. They are forked from the test, which never opens a handle
+ * before. */
 #include "ranks.h"
 
 #include <criterion/criterion.h>
@@ -16,10 +17,10 @@
 #include <sanitizer/lsan_interface.h>
 #endif
 
-#define PROCESS_SECONDS 100 /* a process that hangs ends itself, and the test with it */
-#define POLL_NS 2000000     /* between two looks at a flag of the board */
+#define PROCESS_SECONDS 100     /* a process that hangs ends itself, and the test with it */
+#define POLL_NS         2000000 /* between two looks at a flag of the board */
 
-/* ------------------------------------------------------------------------------------------------------------- the board */
+/* -------------------------------------------------------------------------------------------------------- the board */
 
 struct board *board_new(void)
 {
@@ -52,14 +53,15 @@ void board_wait(struct board *board, uint32_t flag, uint32_t n)
     }
 }
 
-void board_check(const struct board *board, uint64_t step, uint32_t n_ranks, uint32_t (*n_of)(uint64_t step, uint32_t rank))
+void board_check(const struct board *board, uint64_t step, uint32_t n_ranks,
+                 uint32_t (*n_of)(uint64_t step, uint32_t rank))
 {
     uint32_t total = 0;
 
     for (uint32_t r = 0; r < n_ranks; r++) {
         for (uint32_t i = 0; i < RANKS_SAMPLES; i++)
-            cr_assert_eq(board->got[step][r][i], i < n_of(step, r), "step %d: sample %u of rank %u came %u times", (int)step, i,
-                         r, board->got[step][r][i]);
+            cr_assert_eq(board->got[step][r][i], i < n_of(step, r), "step %d: sample %u of rank %u came %u times",
+                         (int)step, i, r, board->got[step][r][i]);
         total += n_of(step, r);
     }
     if (total == 0)
@@ -70,7 +72,7 @@ void board_check(const struct board *board, uint64_t step, uint32_t n_ranks, uin
                        (double)board->arrival_ppb[step] * 1e-9);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- processes */
+/* -------------------------------------------------------------------------------------------------------- processes */
 
 /* _exit() would skip it. */
 static int check_leaks(void)
@@ -105,7 +107,8 @@ int rank_wait(pid_t pid)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-void ranks_run(uint32_t n, const char *dir, struct board *board, int (*run)(const struct rank_context *), const void *arg)
+void ranks_run(uint32_t n, const char *dir, struct board *board, int (*run)(const struct rank_context *),
+               const void *arg)
 {
     pid_t pid[RANKS_MAX];
 

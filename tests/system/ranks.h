@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Training processes for tests of the client: real processes, a loader whose every byte follows from (step, rank, index), and
- * a board in shared memory where each process notes what it got, so that the test sees that every sample came exactly once.
+ * Training processes for tests of the client: real processes, a loader whose every byte follows from (step, rank,
+ * index), and a board in shared memory where each process notes what it got, so that the test sees that every sample
+ * came exactly once.
  */
 #ifndef POISE_TESTS_SYSTEM_RANKS_H
 #define POISE_TESTS_SYSTEM_RANKS_H
@@ -14,19 +15,19 @@
 
 #include "poise.h"
 
-#define RANKS_MAX 16
-#define RANKS_STEPS 64
+#define RANKS_MAX     16
+#define RANKS_STEPS   64
 #define RANKS_SAMPLES 64 /* of a rank's step */
 
 /* In a training process: ends it with status 1 and a line on standard error. */
-#define EXPECT(condition, ...)                                                                          \
-    do {                                                                                                \
-        if (!(condition)) {                                                                             \
-            fprintf(stderr, "%s:%d: process %d: %s: ", __FILE__, __LINE__, (int)getpid(), #condition); \
-            fprintf(stderr, __VA_ARGS__);                                                               \
-            fprintf(stderr, "\n");                                                                      \
-            _exit(1);                                                                                   \
-        }                                                                                               \
+#define EXPECT(condition, ...)                                                                                         \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "%s:%d: process %d: %s: ", __FILE__, __LINE__, (int)getpid(), #condition);                 \
+            fprintf(stderr, __VA_ARGS__);                                                                              \
+            fprintf(stderr, "\n");                                                                                     \
+            _exit(1);                                                                                                  \
+        }                                                                                                              \
     } while (0)
 
 struct board { /* shared by the test and its processes; zero at the start */
@@ -61,7 +62,8 @@ pid_t rank_start(const struct rank_context *context, int (*run)(const struct ran
 int rank_wait(pid_t pid);
 
 /* n processes; all must end with 0. */
-void ranks_run(uint32_t n, const char *dir, struct board *board, int (*run)(const struct rank_context *), const void *arg);
+void ranks_run(uint32_t n, const char *dir, struct board *board, int (*run)(const struct rank_context *),
+               const void *arg);
 
 /* Options of a test's group: two phases, micro_batch_size 2, count free, timeouts in seconds. */
 struct poise_options rank_options(const struct rank_context *context, const char *job);
@@ -70,12 +72,12 @@ struct poise_options rank_options(const struct rank_context *context, const char
 struct poise *rank_open(const struct poise_options *opt);
 void rank_close(struct poise *p); /* must be 0 */
 
-/* ---------------------------------------------------------------------------------------------------------------- loader */
+/* ----------------------------------------------------------------------------------------------------------- loader */
 
 struct load; /* a step's samples of a rank */
 
 #define LOAD_TEXT_ONLY 1u /* no sample has an image, and the fields of images are not declared */
-#define LOAD_IN_ARENA 2u  /* payload is built in memory of poise_alloc */
+#define LOAD_IN_ARENA  2u /* payload is built in memory of poise_alloc */
 
 /* Declares the fields. */
 void load_declare(struct poise *p, uint32_t flags);
@@ -93,6 +95,7 @@ uint32_t load_read(struct poise *p, uint32_t iterator, uint64_t step, struct boa
 uint32_t load_uneven(uint64_t step, uint32_t rank);
 
 /* In the test: every sample of the step came exactly once, and the weights add up to 1. */
-void board_check(const struct board *board, uint64_t step, uint32_t n_ranks, uint32_t (*n_of)(uint64_t step, uint32_t rank));
+void board_check(const struct board *board, uint64_t step, uint32_t n_ranks,
+                 uint32_t (*n_of)(uint64_t step, uint32_t rank));
 
 #endif

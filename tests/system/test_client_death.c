@@ -42,7 +42,7 @@ static uint32_t always_6(uint64_t step, uint32_t rank)
     return 6;
 }
 
-/* ------------------------------------------------------------------------------------------------------------- of a rank */
+/* -------------------------------------------------------------------------------------------------------- of a rank */
 
 enum { FLAG_READY, FLAG_DEAD, FLAG_READ, FLAG_TIME_LOW, FLAG_TIME_HIGH };
 
@@ -124,7 +124,7 @@ Test(client_death, a_killed_rank_is_named_everywhere_within_a_second)
     board_check(board, 0, 3, always_6);
 }
 
-/* ----------------------------------------------------------------------------------------------------- of any, any time */
+/* ------------------------------------------------------------------------------------------------- of any, any time */
 
 #define N_MORTAL 30
 
@@ -170,8 +170,8 @@ Test(client_death, a_rank_killed_at_any_point_leaves_no_other_hanging)
         kill(pid[round % 4], SIGKILL);
         for (uint32_t r = 0; r < 4; r++) {
             int status = rank_wait(pid[r]);
-            cr_assert(status == 0 || (r == round % 4 && status == -SIGKILL), "round %u: rank %u ended with %d", round, r,
-                      status);
+            cr_assert(status == 0 || (r == round % 4 && status == -SIGKILL), "round %u: rank %u ended with %d", round,
+                      r, status);
         }
     }
 }
@@ -216,7 +216,7 @@ Test(client_death, a_death_is_seen_although_children_live)
     cr_assert_eq(rank_wait(pid[0]), 0);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- of poised */
+/* -------------------------------------------------------------------------------------------------------- of poised */
 
 #define N_STEPS 40
 
@@ -359,7 +359,7 @@ Test(client_death, an_exit_without_poised_is_immediate)
     test_daemon_restart(&daemon_, NULL);
 }
 
-/* -------------------------------------------------------------------------------------------------------------- of trust */
+/* --------------------------------------------------------------------------------------------------------- of trust */
 
 /* Rank 0 writes to what it has submitted, before anybody could read it. */
 static int spoil(const struct rank_context *c)
@@ -368,8 +368,12 @@ static int spoil(const struct rank_context *c)
     struct poise *p = rank_open(&opt);
     static const int64_t length[2] = {0, 10};
     struct poise_value value = {.field = "caption", .n_dims = 1, .shape = {100}};
-    struct poise_sample sample = {.length = length, .loss_tokens = 1, .micro_batch = POISE_DEFAULT_MICRO_BATCH, .n_values = 1,
-                                  .values = &value, .value_size = sizeof value};
+    struct poise_sample sample = {.length = length,
+                                  .loss_tokens = 1,
+                                  .micro_batch = POISE_DEFAULT_MICRO_BATCH,
+                                  .n_values = 1,
+                                  .values = &value,
+                                  .value_size = sizeof value};
     const struct poise_batch *batch;
     struct poise_err err = {0};
     void *data;

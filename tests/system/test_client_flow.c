@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What happens to a step: errors that every rank hears alike, ends, several iterators, held batches, plans without payload,
- * replicas, modes. */
+/* What happens to a step: errors that every rank hears alike, ends, several iterators, held batches, plans without
+ * payload, replicas, modes. */
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <pthread.h>
@@ -45,10 +45,11 @@ static void expect_next(struct poise *p, uint32_t iterator, int code, const char
 
     EXPECT(rc == code && err.code == code, "%d (%d) instead of %d: %s", rc, err.code, code, err.text);
     EXPECT(batch == NULL, "a batch came with an error");
-    EXPECT(strstr(err.text, first) && strstr(err.text, second), "\"%s\" does not say \"%s\" and \"%s\"", err.text, first, second);
+    EXPECT(strstr(err.text, first) && strstr(err.text, second), "\"%s\" does not say \"%s\" and \"%s\"", err.text,
+           first, second);
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- schema */
+/* ----------------------------------------------------------------------------------------------------------- schema */
 
 /* A rank whose whole batch is text: its samples go to ranks that have images and back. */
 static int text_only(const struct rank_context *c)
@@ -93,8 +94,11 @@ static int dtype_differs(const struct rank_context *c)
 {
     struct poise_options opt = rank_options(c, "dtype");
     struct poise *p = rank_open(&opt);
-    struct poise_field field = {.name = "x", .dtype = c->rank == 2 ? POISE_F32 : POISE_BF16, .assembly = POISE_CONCAT,
-                                .n_dims = 1, .shape = {-1}};
+    struct poise_field field = {.name = "x",
+                                .dtype = c->rank == 2 ? POISE_F32 : POISE_BF16,
+                                .assembly = POISE_CONCAT,
+                                .n_dims = 1,
+                                .shape = {-1}};
     struct poise_err err;
 
     EXPECT(poise_declare(p, &field, 1, sizeof field, &err) == 0, "%s", err.text);
@@ -109,7 +113,7 @@ Test(client_flow, a_dtype_that_differs_is_the_same_error_on_all_ranks)
     ranks_run(3, daemon_.dir, board, dtype_differs, NULL);
 }
 
-/* ------------------------------------------------------------------------------------------------------------ bad steps */
+/* -------------------------------------------------------------------------------------------------------- bad steps */
 
 static int loader_raises(const struct rank_context *c)
 {
@@ -154,16 +158,22 @@ static int rows_mismatch(const struct rank_context *c)
     struct poise *p = rank_open(&opt);
     const int64_t length[2] = {4, 1}, grid[3] = {1, 2, 2};
     static const uint16_t pixels[5 * 8];
-    struct poise_value values[2] = {{.field = "grid", .data = grid, .n_dims = 2, .shape = {1, 3}},
-                                    {.field = "pixels", .data = pixels, .n_dims = 2, .shape = {c->rank == 0 ? 5 : 4, 8}}};
-    struct poise_sample sample = {.length = length, .loss_tokens = 1, .micro_batch = POISE_DEFAULT_MICRO_BATCH, .n_values = 2,
-                                  .values = values, .value_size = sizeof *values};
+    struct poise_value values[2] = {
+        {.field = "grid", .data = grid, .n_dims = 2, .shape = {1, 3}},
+        {.field = "pixels", .data = pixels, .n_dims = 2, .shape = {c->rank == 0 ? 5 : 4, 8}}};
+    struct poise_sample sample = {.length = length,
+                                  .loss_tokens = 1,
+                                  .micro_batch = POISE_DEFAULT_MICRO_BATCH,
+                                  .n_values = 2,
+                                  .values = values,
+                                  .value_size = sizeof *values};
     struct poise_err err = {0};
 
     load_declare(p, 0);
     int rc = poise_submit(p, 0, &sample, 1, sizeof sample, -1, &err);
     if (c->rank == 0) {
-        EXPECT(rc == -EINVAL && err.sample == 0 && strcmp(err.field, "pixels") == 0, "%d %s %s", rc, err.field, err.text);
+        EXPECT(rc == -EINVAL && err.sample == 0 && strcmp(err.field, "pixels") == 0, "%d %s %s", rc, err.field,
+               err.text);
         EXPECT(poise_fail(p, 0, err.text, -1, NULL) == 0, "fail");
     } else {
         EXPECT(rc == 0, "%s", err.text);
@@ -188,12 +198,14 @@ static int wrong_order(const struct rank_context *c)
 
     load_declare(p, 0);
     EXPECT(load_submit(p, 11, c->rank, 1, 0, &err) == -EINVAL && strstr(err.text, "10 is next"), "%s", err.text);
-    EXPECT(poise_next(p, 0, 0, &batch, &err) == -ETIMEDOUT && strstr(err.text, "this rank has not submitted"), "%s", err.text);
+    EXPECT(poise_next(p, 0, 0, &batch, &err) == -ETIMEDOUT && strstr(err.text, "this rank has not submitted"), "%s",
+           err.text);
     EXPECT(poise_next(p, 1, 0, &batch, &err) == -EINVAL && strstr(err.text, "iterator 1"), "%s", err.text);
     for (uint64_t step = 10; step < 13; step++)
         submit(p, step, c->rank, 1, 0);
     EXPECT(load_submit(p, 10, c->rank, 1, 0, &err) == -EALREADY, "%s", err.text);
-    EXPECT(poise_submit(p, 13, NULL, 0, 0, 0, &err) == -ETIMEDOUT && strstr(err.text, "prefetch_depth"), "%s", err.text);
+    EXPECT(poise_submit(p, 13, NULL, 0, 0, 0, &err) == -ETIMEDOUT && strstr(err.text, "prefetch_depth"), "%s",
+           err.text);
     EXPECT(poise_report(p, 13, 1, &err) == -EINVAL && poise_report(p, 12, 1, &err) == 0, "report");
     board_raise(c->board, 1);
     board_wait(c->board, 1, 2);
@@ -210,7 +222,7 @@ Test(client_flow, steps_are_consecutive_and_waits_say_what_for)
     ranks_run(2, daemon_.dir, board, wrong_order, NULL);
 }
 
-/* ------------------------------------------------------------------------------------------------------------------ ends */
+/* ------------------------------------------------------------------------------------------------------------- ends */
 
 static int stop_first(const struct rank_context *c)
 {
@@ -313,7 +325,7 @@ Test(client_flow, a_rank_that_leaves_is_named_with_its_last_step)
         board_check(board, step, 3, always_5);
 }
 
-/* ------------------------------------------------------------------------------------------------------- reading, holding */
+/* ------------------------------------------------------------------------------------------------- reading, holding */
 
 static int iterators(const struct rank_context *c)
 {
@@ -390,7 +402,10 @@ static struct poise_sample big_sample(const void *data, int64_t bytes, struct po
     static const int64_t length[2] = {1, 1};
 
     *value = (struct poise_value){.field = "caption", .data = data, .n_dims = 1, .shape = {bytes}};
-    return (struct poise_sample){.length = length, .micro_batch = POISE_DEFAULT_MICRO_BATCH, .n_values = 1, .values = value,
+    return (struct poise_sample){.length = length,
+                                 .micro_batch = POISE_DEFAULT_MICRO_BATCH,
+                                 .n_values = 1,
+                                 .values = value,
                                  .value_size = sizeof *value};
 }
 
@@ -424,7 +439,8 @@ static int fill_memory(const struct rank_context *c)
     poise_release(batch);
     sample = big_sample(data, 5 << 20, &value);
     rc = poise_submit(p, n, &sample, 1, sizeof sample, -1, &err);
-    EXPECT(rc == -ENOMEM && strstr(err.text, "1 samples take 5.0 MB") && strstr(err.text, "memory_budget"), "%d %s", rc, err.text);
+    EXPECT(rc == -ENOMEM && strstr(err.text, "1 samples take 5.0 MB") && strstr(err.text, "memory_budget"), "%d %s", rc,
+           err.text);
     rank_close(p);
     free(data);
     return 0;
@@ -435,7 +451,7 @@ Test(client_flow, memory_that_held_batches_fill_is_an_error_that_says_so)
     ranks_run(1, daemon_.dir, board, fill_memory, NULL);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- variations */
+/* ------------------------------------------------------------------------------------------------------- variations */
 
 /* Rank 1 never reads, so step 2 stays in rank 0's arena; rank 0 does not wait for ever. Receive memory: two steps. */
 static int close_early(const struct rank_context *c)
@@ -479,7 +495,8 @@ static int close_alone(const struct rank_context *c)
     if (c->rank == 0) {
         EXPECT(load_submit(p, 0, c->rank, 3, 0, &err) == 0, "%s", err.text);
         int rc = poise_close(p, &err);
-        EXPECT(rc == -ETIMEDOUT && strstr(err.text, "step 0") && strstr(err.text, "close_timeout_ms"), "%d %s", rc, err.text);
+        EXPECT(rc == -ETIMEDOUT && strstr(err.text, "step 0") && strstr(err.text, "close_timeout_ms"), "%d %s", rc,
+               err.text);
         board_raise(c->board, 0);
     } else {
         board_wait(c->board, 0, 1);
@@ -639,8 +656,11 @@ static int plan_only(const struct rank_context *c)
         for (uint32_t i = 0; i < 4; i++) {
             length[i][0] = 0;
             length[i][1] = 1 + 100 * c->rank + i;
-            samples[i] = (struct poise_sample){.tag = 10 * c->rank + i, .length = length[i], .loss_tokens = 1,
-                                               .micro_batch = POISE_DEFAULT_MICRO_BATCH, .bytes = 1000};
+            samples[i] = (struct poise_sample){.tag = 10 * c->rank + i,
+                                               .length = length[i],
+                                               .loss_tokens = 1,
+                                               .micro_batch = POISE_DEFAULT_MICRO_BATCH,
+                                               .bytes = 1000};
         }
         EXPECT(poise_submit(p, step, samples, 4, sizeof *samples, -1, &err) == 0, "%s", err.text);
         for (bool last = false; !last;) {
@@ -709,7 +729,7 @@ Test(client_flow, shadow_and_off_deliver_arrival_order)
     ranks_run(3, daemon_.dir, board, arrival_order, &off);
 }
 
-/* --------------------------------------------------------------------------------------------------------------- replicas */
+/* --------------------------------------------------------------------------------------------------------- replicas */
 
 /* Replica 1 is a later pipeline stage: same samples, fields of text alone. Micro-batches must be the same. */
 static int replica(const struct rank_context *c)
@@ -717,8 +737,10 @@ static int replica(const struct rank_context *c)
     struct poise_options opt = rank_options(c, "replicas");
     opt.n_replicas = 2;
     struct poise *p = rank_open(&opt);
-    struct poise_field caption = {.name = "caption", .dtype = POISE_BYTES, .assembly = POISE_OPAQUE, .n_dims = 1, .shape = {-1}};
-    struct poise_field extra = {.name = "extra", .dtype = POISE_U8, .assembly = POISE_CONCAT, .n_dims = 1, .shape = {-1}};
+    struct poise_field caption = {
+        .name = "caption", .dtype = POISE_BYTES, .assembly = POISE_OPAQUE, .n_dims = 1, .shape = {-1}};
+    struct poise_field extra = {
+        .name = "extra", .dtype = POISE_U8, .assembly = POISE_CONCAT, .n_dims = 1, .shape = {-1}};
     struct poise_err err;
 
     EXPECT(poise_declare(p, &caption, 1, sizeof caption, &err) == 0, "%s", err.text);
@@ -735,9 +757,13 @@ static int replica(const struct rank_context *c)
             snprintf(text[i], sizeof text[i], "%u.%u.%u", (unsigned)step, c->rank, i);
             values[i][0] = (struct poise_value){.field = "caption", .data = text[i], .n_dims = 1, .shape = {8}};
             values[i][1] = (struct poise_value){.field = "extra", .data = text[i], .n_dims = 1, .shape = {3}};
-            samples[i] = (struct poise_sample){.tag = i, .length = length[i], .loss_tokens = 2,
-                                               .micro_batch = POISE_DEFAULT_MICRO_BATCH, .n_values = c->replica == 0 ? 2 : 1,
-                                               .values = values[i], .value_size = sizeof values[i][0]};
+            samples[i] = (struct poise_sample){.tag = i,
+                                               .length = length[i],
+                                               .loss_tokens = 2,
+                                               .micro_batch = POISE_DEFAULT_MICRO_BATCH,
+                                               .n_values = c->replica == 0 ? 2 : 1,
+                                               .values = values[i],
+                                               .value_size = sizeof values[i][0]};
         }
         if (step == 5 && c->rank == 1 && c->replica == 1)
             samples[2].tag = 99; /* its loader is out of step with its peer's */
@@ -754,7 +780,8 @@ static int replica(const struct rank_context *c)
             EXPECT(b->n_fields == 2, "%u fields", b->n_fields);
             for (uint32_t i = 0; i < b->n_samples; i++) {
                 const struct poise_tensor *v = &b->values[i * 2];
-                snprintf(text[0], sizeof text[0], "%u.%u.%u", (unsigned)step, b->rows[i].origin_rank, b->rows[i].origin_index);
+                snprintf(text[0], sizeof text[0], "%u.%u.%u", (unsigned)step, b->rows[i].origin_rank,
+                         b->rows[i].origin_index);
                 EXPECT(v->bytes == 8 && strcmp(v->data, text[0]) == 0, "%s instead of %s", (char *)v->data, text[0]);
                 EXPECT(b->values[i * 2 + 1].bytes == (c->replica == 0 ? 3 : 0), "extra");
                 atomic_fetch_add(&c->board->got[step][b->rows[i].origin_rank][b->rows[i].origin_index], 1);
@@ -772,7 +799,8 @@ Test(client_flow, replicas_see_the_same_and_a_differing_one_is_named)
     pid_t pid[6];
 
     for (uint32_t i = 0; i < 6; i++) {
-        struct rank_context context = {.rank = i / 2, .replica = i % 2, .n_ranks = 3, .dir = daemon_.dir, .board = board};
+        struct rank_context context = {
+            .rank = i / 2, .replica = i % 2, .n_ranks = 3, .dir = daemon_.dir, .board = board};
         pid[i] = rank_start(&context, replica);
     }
     for (uint32_t i = 0; i < 6; i++)

@@ -77,7 +77,8 @@ static void expect_open(struct poise_options opt, int code, uint64_t within_ms, 
 
     EXPECT(rc == code && err.code == code, "%d (%d) instead of %d: %s", rc, err.code, code, err.text);
     EXPECT(p == (struct poise *)&p, "the output was touched");
-    EXPECT(strstr(err.text, first) && strstr(err.text, second), "\"%s\" does not say \"%s\" and \"%s\"", err.text, first, second);
+    EXPECT(strstr(err.text, first) && strstr(err.text, second), "\"%s\" does not say \"%s\" and \"%s\"", err.text,
+           first, second);
     EXPECT(now_ms() - begin_ms <= within_ms, "it took %d ms", (int)(now_ms() - begin_ms));
     EXPECT(n_entries("/proc/self/fd") == fds, "%u descriptors instead of %u", n_entries("/proc/self/fd"), fds);
     EXPECT(n_entries("/proc/self/task") == threads, "threads are left");
@@ -242,7 +243,7 @@ Test(client_open, a_name_that_cannot_be_sent_is_refused_here)
     ranks_run(1, daemon_.dir, board, bad_name, NULL);
 }
 
-/* ------------------------------------------------------------------------------------------------------------ left behind */
+/* ------------------------------------------------------------------------------------------------------ left behind */
 
 static int open_and_close(const struct rank_context *c)
 {
@@ -304,7 +305,7 @@ Test(client_open, two_groups_of_a_job_do_not_meet)
     ranks_run(2, daemon_.dir, board, two_handles, NULL);
 }
 
-/* ------------------------------------------------------------------------------------------------------------------- fork */
+/* ------------------------------------------------------------------------------------------------------------- fork */
 
 static int fork_worker(const struct rank_context *c)
 {
@@ -362,7 +363,7 @@ Test(client_open, a_child_of_a_fork_may_not_use_the_handle)
     ranks_run(2, daemon_.dir, board, fork_worker, NULL);
 }
 
-/* -------------------------------------------------------------------------------------------------------------- interrupt */
+/* -------------------------------------------------------------------------------------------------------- interrupt */
 
 static struct poise *handle;
 
@@ -389,7 +390,8 @@ static int interrupt(const struct rank_context *c)
     poise_interrupt(p); /* nobody waits: the next wait takes it */
     EXPECT(poise_next(p, 0, -1, &batch, &err) == -EINTR, "%s", err.text);
     EXPECT(poise_next(p, 0, 20, &batch, &err) == -ETIMEDOUT, "%s", err.text);
-    EXPECT(poise_submit(p, 0, NULL, 0, 0, -1, &err) == 0 && poise_submit(p, 1, NULL, 0, 0, -1, &err) == 0, "%s", err.text);
+    EXPECT(poise_submit(p, 0, NULL, 0, 0, -1, &err) == 0 && poise_submit(p, 1, NULL, 0, 0, -1, &err) == 0, "%s",
+           err.text);
     EXPECT(poise_submit(p, 2, NULL, 0, 0, -1, &err) == 0, "%s", err.text);
     EXPECT(timer_settime(timer, 0, &once, NULL) == 0, "timer");
     EXPECT(poise_submit(p, 3, NULL, 0, 0, -1, &err) == -EINTR, "%s", err.text);

@@ -14,7 +14,7 @@
 #include "client/sized.h"
 #include "samples.h"
 
-/* -------------------------------------------------------------------------------------------------------- sized structs */
+/* ---------------------------------------------------------------------------------------------------- sized structs */
 
 Test(sized, what_an_older_header_lacks_is_zero)
 {
@@ -52,7 +52,7 @@ Test(sized, out_fills_what_the_caller_has)
     cr_assert_eq(to[3], 9);
 }
 
-/* --------------------------------------------------------------------------------------------------------------- notices */
+/* ---------------------------------------------------------------------------------------------------------- notices */
 
 static void add(struct notices *notices, uint64_t step, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
@@ -84,7 +84,7 @@ Test(notice, the_newest_stay_and_the_lost_are_counted)
     cr_assert_eq(notice_take(&notices, &note), 0);
 }
 
-/* --------------------------------------------------------------------------------------------------------------- wake-ups */
+/* --------------------------------------------------------------------------------------------------------- wake-ups */
 
 static bool is_readable(int fd)
 {
@@ -114,19 +114,30 @@ Test(wake, rings_until_closed_and_lives_until_the_last_reference)
     wake_unref(NULL);
 }
 
-/* ------------------------------------------------------------------------------------------------------ delivered tables */
+/* ------------------------------------------------------------------------------------------------- delivered tables */
 
 static uint32_t in_rank[3] = {0, 1, 1}, in_index[3] = {4, 0, 2}, count[2] = {1, 2};
 static uint64_t in_bytes[3] = {1, 2, 3};
 static uint32_t out_rank[1] = {1}, out_micro_batch[1] = {0}, out_row[1] = {1}, out_place[1] = {1};
-static struct wire_slice slice = {.rank = 0, .n_in = 3, .n_out = 1, .in_rank = in_rank, .in_index = in_index,
-                                  .in_bytes = in_bytes, .count = count, .out_rank = out_rank,
-                                  .out_micro_batch = out_micro_batch, .out_row = out_row, .out_place = out_place};
+static struct wire_slice slice = {.rank = 0,
+                                  .n_in = 3,
+                                  .n_out = 1,
+                                  .in_rank = in_rank,
+                                  .in_index = in_index,
+                                  .in_bytes = in_bytes,
+                                  .count = count,
+                                  .out_rank = out_rank,
+                                  .out_micro_batch = out_micro_batch,
+                                  .out_row = out_row,
+                                  .out_place = out_place};
 
 static struct delivered *delivered(struct wake *wake, struct merged *merged)
 {
-    struct wire_outcome outcome = {.step = 5, .n_micro_batches = 2, .plan_id = {0x0102030405060708, 0x090a0b0c0d0e0f10},
-                                   .totals = {.loss_tokens = 200, .arrival_micro_batches = 4}, .n_slices = 1,
+    struct wire_outcome outcome = {.step = 5,
+                                   .n_micro_batches = 2,
+                                   .plan_id = {0x0102030405060708, 0x090a0b0c0d0e0f10},
+                                   .totals = {.loss_tokens = 200, .arrival_micro_batches = 4},
+                                   .n_slices = 1,
                                    .slices = &slice};
     struct delivered *set;
 
@@ -138,7 +149,8 @@ Test(delivered, rows_weights_and_mapping)
 {
     struct wire_field field = samples_field("x", POISE_U8, POISE_CONCAT, 0, 1, SHAPE(-1));
     struct wire_table table = {.n_fields = 1, .fields = &field};
-    struct directory_sample sample = {.tag = 77, .loss_tokens = 10, .arrival_loss_tokens = 25, .arrival_micro_batch = 3};
+    struct directory_sample sample = {
+        .tag = 77, .loss_tokens = 10, .arrival_loss_tokens = 25, .arrival_micro_batch = 3};
     struct merged *merged;
     struct wake *wake;
 
@@ -190,7 +202,7 @@ Test(delivered, the_last_release_rings_and_frees)
     wake_unref(wake);
 }
 
-/* ----------------------------------------------------------------------------------------------------------------- forks */
+/* ------------------------------------------------------------------------------------------------------------ forks */
 
 static int child_calls;
 

@@ -41,8 +41,8 @@ static void refused(const struct settings *s, const struct poise_sample *samples
     cr_assert(strstr(err.text, text), "\"%s\" does not say %s", err.text, text);
 }
 
-static struct features made(const struct settings *s, const struct wire_table *table, const struct poise_sample *samples,
-                            uint32_t n)
+static struct features made(const struct settings *s, const struct wire_table *table,
+                            const struct poise_sample *samples, uint32_t n)
 {
     struct features f;
     struct poise_err err = {0};

@@ -20,7 +20,8 @@ static void clean(void)
 
 static struct poise_options usual(void)
 {
-    return (struct poise_options){.size = sizeof(struct poise_options), .job = "j", .n_ranks = 4, .rank = 1, .cost = "length"};
+    return (struct poise_options){
+        .size = sizeof(struct poise_options), .job = "j", .n_ranks = 4, .rank = 1, .cost = "length"};
 }
 
 static struct settings resolved(struct poise_options opt)
@@ -165,11 +166,11 @@ Test(options_env, bad_variables_are_named)
     refused(opt, -EINVAL, "job", "POISE_JOB");
 }
 
-#define REFUSED(member, value, first, second) \
-    do {                                      \
-        struct poise_options opt = usual();   \
-        opt.member = value;                   \
-        refused(opt, -EINVAL, first, second); \
+#define REFUSED(member, value, first, second)                                                                          \
+    do {                                                                                                               \
+        struct poise_options opt = usual();                                                                            \
+        opt.member = value;                                                                                            \
+        refused(opt, -EINVAL, first, second);                                                                          \
     } while (0)
 
 Test(options_env, bad_values_are_named)
