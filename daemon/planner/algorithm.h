@@ -12,8 +12,8 @@
 
 #define ALGORITHM_PROPOSALS 6
 
-/* Fills layout->rank and reason of a layout that holds arrival order, and micro_batch where it sets is_cut. -ENOSPC: found
- * nothing that keeps the caps. */
+/* Fills layout->rank and reason of a layout that holds arrival order, and micro_batch where it sets is_cut. -ENOSPC:
+ * found nothing that keeps the caps. */
 typedef int place_fn(struct problem *pb, struct layout *layout, struct poise_err *err);
 
 struct algorithm {
@@ -22,14 +22,13 @@ struct algorithm {
     struct {
         place_fn *place;
         bool (*applies)(const struct problem *pb); /* NULL: always */
-    } proposal[ALGORITHM_PROPOSALS]; /* in turn; the judge picks the best of those made */
+    } proposal[ALGORITHM_PROPOSALS];               /* in turn; the judge picks the best of those made */
     const char *optimises, *complexity;
     const char *text;
 };
 
 /* NULL name: the default. NULL: unknown, and *err lists what there is. */
 const struct algorithm *algorithm_find(const char *name, struct poise_err *err);
-
 
 /* For phases with barriers and units of many sizes (sticky.c); where it need not be tried: sticky_not. */
 place_fn sticky_place;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What no plan can be below. A real bound, not an estimate: gaps to it are what users judge an algorithm by, so each term
- * has its proof in a comment. The target (bound and tolerance) is where algorithms stop.
+ * What no plan can be below. A real bound, not an estimate: gaps to it are what users judge an algorithm by, so each
+ * term has its proof in a comment. The target (bound and tolerance) is where algorithms stop.
  */
 #include <errno.h>
 
@@ -64,8 +64,8 @@ static u128 largest_and_companions(const struct problem *pb, const struct costs 
     return at_speed(pb, costs, cost_at(costs, 0) + smallest(costs, companions));
 }
 
-/* Of the k n + 1 largest units some rank holds k + 1, at best the smallest of them: those from k n - k to k n. Both ends of
- * that window only ever go up with k, so all windows together cost one pass. */
+/* Of the k n + 1 largest units some rank holds k + 1, at best the smallest of them: those from k n - k to k n. Both
+ * ends of that window only ever go up with k, so all windows together cost one pass. */
 static u128 pigeonhole(const struct problem *pb, const struct costs *costs)
 {
     u128 best = 0, sum = 0;
@@ -100,10 +100,10 @@ static u128 bound_step(const struct problem *pb, const struct costs *costs)
 }
 
 /*
- * A (set, micro-batch) cell of n ranks holds at most n K units and takes at least as long as its largest; the sum of largest
- * ones is least where cells hold consecutive chunks of the sorted units, the largest cells first. Where all cells must be
- * full, the rank with a cell's largest unit holds K - 1 more: at best all the smallest. The longest of the sets is at least
- * their average. At K = 1 and one set this is exact.
+ * A (set, micro-batch) cell of n ranks holds at most n K units and takes at least as long as its largest; the sum of
+ * largest ones is least where cells hold consecutive chunks of the sorted units, the largest cells first. Where all
+ * cells must be full, the rank with a cell's largest unit holds K - 1 more: at best all the smallest. The longest of
+ * the sets is at least their average. At K = 1 and one set this is exact.
  */
 static u128 bound_chunks(const struct problem *pb, const struct costs *costs)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Refuses what cannot be planned, before anything is computed: options at open, columns at each step. Every error names the
- * option, or the rank and sample, and the value.
+ * Refuses what cannot be planned, before anything is computed: options at open, columns at each step. Every error names
+ * the option, or the rank and sample, and the value.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -9,7 +9,8 @@
 
 #include "algorithm.h"
 
-/* More would make 32-bit indices of twice the samples overflow; a step of two billion samples is a bug of the caller. */
+/* More would make 32-bit indices of twice the samples overflow; a step of two billion samples is a bug of the caller.
+ */
 #define MAX_SAMPLES (1u << 31)
 
 static int check_phases(const struct poise_plan_request *req, struct poise_err *err)
@@ -25,7 +26,8 @@ static int check_phases(const struct poise_plan_request *req, struct poise_err *
         if (phase->flags & ~(POISE_PHASE_PADDED | POISE_PHASE_BARRIER))
             return err_set(err, -EINVAL, "phase %s: unknown flags 0x%x", phase->name, phase->flags);
         if (phase->flags & POISE_PHASE_BARRIER && req->objective == POISE_OBJECTIVE_PIPELINE)
-            return err_set(err, -EINVAL, "phase %s is a barrier: objective pipeline has none, its ranks meet once a step",
+            return err_set(err, -EINVAL,
+                           "phase %s is a barrier: objective pipeline has none, its ranks meet once a step",
                            phase->name);
     }
     return 0;
@@ -47,8 +49,9 @@ static int check_cut(const struct poise_plan_request *req, struct poise_err *err
         return err_set(err, -EINVAL, "n_micro_batches is %u, but cut as needed finds the number itself: leave it 0",
                        req->n_micro_batches);
     if (req->cut == POISE_CUT_AS_NEEDED && !has_explicit_cap(req))
-        return err_set(err, -EINVAL, "cut as needed wants a cap of a micro-batch: set cap_length_micro_batch or "
-                                     "cap_samples_micro_batch");
+        return err_set(err, -EINVAL,
+                       "cut as needed wants a cap of a micro-batch: set cap_length_micro_batch or "
+                       "cap_samples_micro_batch");
     return 0;
 }
 
@@ -68,8 +71,8 @@ int plan_check_options(const struct poise_plan_request *req, struct poise_err *e
     if ((rc = check_phases(req, err)) < 0 || (rc = check_cut(req, err)) < 0)
         return rc;
     if (algorithm->flags & ALGORITHM_OFFLINE && req->n_phases != 1)
-        return err_set(err, -EINVAL, "algorithm %s is for comparison and knows one phase, there are %u", algorithm->name,
-                       req->n_phases);
+        return err_set(err, -EINVAL, "algorithm %s is for comparison and knows one phase, there are %u",
+                       algorithm->name, req->n_phases);
     if (algorithm->proposal[0].place == reference_global_place && req->micro_batch_size == 0)
         return err_set(err, -EINVAL, "algorithm %s wants micro_batch_size, its max_batch_capacity: it is 0",
                        algorithm->name);
@@ -117,7 +120,8 @@ int check_columns(const struct poise_plan_request *req, uint32_t *ret_n_samples,
         return err_set(err, -EINVAL, "length is NULL, there are %" PRIu64 " samples", n);
     for (uint32_t r = 0; r < req->n_ranks; r++)
         if (req->speed_ppm && req->speed_ppm[r] == 0)
-            return err_set_at(err, -EINVAL, r, POISE_NONE, NULL, "rank %u has speed_ppm 0: 1,000,000 is a usual rank", r);
+            return err_set_at(err, -EINVAL, r, POISE_NONE, NULL, "rank %u has speed_ppm 0: 1,000,000 is a usual rank",
+                              r);
     if ((rc = check_pads(req, err)) < 0)
         return rc;
     if (req->packed_bytes && req->bytes)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a sample costs. Integers only: two builds, two compilers and two processors must agree on every plan, so nothing
- * here may round as the machine likes. A cost above 2^63 - 1 units (10^22 FLOP for one sample) is an error of the input and
- * not a number to clamp: a clamped cost would plan wrongly in silence.
+ * here may round as the machine likes. A cost above 2^63 - 1 units (10^22 FLOP for one sample) is an error of the input
+ * and not a number to clamp: a clamped cost would plan wrongly in silence.
  */
 #include "cost.h"
 
@@ -32,8 +32,8 @@ bool cost_of_phase(const struct poise_phase *phase, uint64_t length, uint64_t at
     return true;
 }
 
-int plan_sample_cost(const struct poise_phase *phases, uint32_t n_phases, const uint64_t *length, const uint64_t *attention,
-                     uint64_t *ret_cost, struct poise_err *err)
+int plan_sample_cost(const struct poise_phase *phases, uint32_t n_phases, const uint64_t *length,
+                     const uint64_t *attention, uint64_t *ret_cost, struct poise_err *err)
 {
     uint64_t total = 0;
 
@@ -43,11 +43,11 @@ int plan_sample_cost(const struct poise_phase *phases, uint32_t n_phases, const 
         if (attention)
             att = attention[p];
         else if (phases[p].quadratic && !cost_attention(length[p], &att))
-            return err_set(err, -ERANGE, "length %" PRIu64 " in phase %s: its square does not fit in 64 bits", length[p],
-                           phases[p].name);
+            return err_set(err, -ERANGE, "length %" PRIu64 " in phase %s: its square does not fit in 64 bits",
+                           length[p], phases[p].name);
         if (!cost_of_phase(&phases[p], length[p], att, &cost) || cost > PLAN_COST_MAX - total)
-            return err_set(err, -ERANGE, "length %" PRIu64 " in phase %s: the sample's cost is above 2^63 - 1", length[p],
-                           phases[p].name);
+            return err_set(err, -ERANGE, "length %" PRIu64 " in phase %s: the sample's cost is above 2^63 - 1",
+                           length[p], phases[p].name);
         total += cost;
     }
     *ret_cost = total;

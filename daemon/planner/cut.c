@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cuts what a rank holds into micro-batches. Within a rank nothing has to move, so all orders are free: units go, largest
- * first, to the micro-batch with the least cost that has room; then a rank's micro-batches are numbered by falling cost. So
- * micro-batch j costs alike on all ranks, and few of them are larger than they must be.
+ * Cuts what a rank holds into micro-batches. Within a rank nothing has to move, so all orders are free: units go,
+ * largest first, to the micro-batch with the least cost that has room; then a rank's micro-batches are numbered by
+ * falling cost. So micro-batch j costs alike on all ranks, and few of them are larger than they must be.
  *
  * Three ways are tried until one keeps the caps and leaves no more micro-batches without a phase than must be:
  *   COST      as above
@@ -25,11 +25,11 @@ struct bin {
 struct cutter {
     struct problem *pb;
     uint32_t n_bins;
-    struct bin *bins;         /* [n_bins] */
-    uint32_t *units;          /* [n] of this rank */
+    struct bin *bins; /* [n_bins] */
+    uint32_t *units;  /* [n] of this rank */
     uint32_t n;
-    struct sort_item *items;  /* [2 * n] or [2 * n_bins] */
-    uint32_t *bin_of, *best;  /* [n] by position in units */
+    struct sort_item *items; /* [2 * n] or [2 * n_bins] */
+    uint32_t *bin_of, *best; /* [n] by position in units */
 };
 
 static uint64_t length_of(const struct problem *pb, uint32_t p, uint32_t unit)
@@ -252,7 +252,8 @@ static int count_micro_batches(struct problem *pb, const uint32_t *first, uint32
         uint32_t need = bins_needed(&c);
         layout->n_micro_batches = need > layout->n_micro_batches ? need : layout->n_micro_batches;
     }
-    layout->cell_first = pool_get(&pb->pool, (uint64_t)layout->n_micro_batches * pb->n_ranks + 1, sizeof *layout->cell_first);
+    layout->cell_first =
+        pool_get(&pb->pool, (uint64_t)layout->n_micro_batches * pb->n_ranks + 1, sizeof *layout->cell_first);
     return layout->cell_first ? 0 : -ENOMEM;
 }
 

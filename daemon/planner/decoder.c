@@ -38,8 +38,10 @@ static int read_value(const char *text, size_t n, uint64_t value[N_KEYS], struct
             break;
         return 0;
     }
-    return err_set(err, -EINVAL, "decoder: %.*s is not one of layers, hidden, heads, kv_heads, intermediate, vocab, head_dim, "
-                   "gated, passes with a whole number up to %u", (int)(n < 60 ? n : 60), text, MAX_VALUE);
+    return err_set(err, -EINVAL,
+                   "decoder: %.*s is not one of layers, hidden, heads, kv_heads, intermediate, vocab, head_dim, "
+                   "gated, passes with a whole number up to %u",
+                   (int)(n < 60 ? n : 60), text, MAX_VALUE);
 }
 
 static int check(uint64_t v[N_KEYS], struct poise_err *err)
@@ -54,7 +56,8 @@ static int check(uint64_t v[N_KEYS], struct poise_err *err)
     if (v[HEAD_DIM] == 0)
         v[HEAD_DIM] = v[HIDDEN] / v[HEADS];
     if (v[KV_HEADS] > v[HEADS] || v[GATED] > 1 || v[PASSES] == 0 || v[PASSES] > 100)
-        return err_set(err, -EINVAL, "decoder: kv_heads %" PRIu64 " of %" PRIu64 " heads, gated %" PRIu64 ", passes %" PRIu64,
+        return err_set(err, -EINVAL,
+                       "decoder: kv_heads %" PRIu64 " of %" PRIu64 " heads, gated %" PRIu64 ", passes %" PRIu64,
                        v[KV_HEADS], v[HEADS], v[GATED], v[PASSES]);
     return 0;
 }
@@ -78,7 +81,9 @@ int decoder_preset(const char *text, struct poise_phase *ret_phase, struct poise
     unsigned __int128 pair = v[LAYERS] * 2 * width;
     if (token >> 63 || pair >> 63)
         return err_set(err, -ERANGE, "decoder: a token would cost more than 2^63 FLOP");
-    *ret_phase = (struct poise_phase){.name = "llm", .linear = (uint64_t)((token + 1023) / 1024),
-                                      .quadratic = (uint64_t)((pair + 1023) / 1024), .passes = (uint32_t)v[PASSES]};
+    *ret_phase = (struct poise_phase){.name = "llm",
+                                      .linear = (uint64_t)((token + 1023) / 1024),
+                                      .quadratic = (uint64_t)((pair + 1023) / 1024),
+                                      .passes = (uint32_t)v[PASSES]};
     return 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Errors as one line of text. It lives with the planner because everything else links the planner: daemon, library and tool
- * fill a struct poise_err in the same way. A text that does not fit is cut, never refused: an error about an error helps
- * nobody.
+ * Errors as one line of text. It lives with the planner because everything else links the planner: daemon, library and
+ * tool fill a struct poise_err in the same way. A text that does not fit is cut, never refused: an error about an error
+ * helps nobody.
  */
 #include "err.h"
 
@@ -58,7 +58,8 @@ int err_set(struct poise_err *err, int code, const char *format, ...)
     return code;
 }
 
-int err_set_at(struct poise_err *err, int code, uint32_t rank, uint32_t sample, const char *field, const char *format, ...)
+int err_set_at(struct poise_err *err, int code, uint32_t rank, uint32_t sample, const char *field, const char *format,
+               ...)
 {
     va_list args;
 

@@ -5,11 +5,12 @@
 
 #include "poise.h"
 
-/* Fills *err (may be NULL): rank, sample POISE_NONE, field "". The text is cut to fit, on a UTF-8 boundary. Returns code. */
+/* Fills *err (may be NULL): rank, sample POISE_NONE, field "". The text is cut to fit, on a UTF-8 boundary. Returns
+ * code. */
 int err_set(struct poise_err *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* The same with whose input it was; field may be NULL. */
-int err_set_at(struct poise_err *err, int code, uint32_t rank, uint32_t sample, const char *field, const char *format, ...)
-    __attribute__((format(printf, 6, 7)));
+int err_set_at(struct poise_err *err, int code, uint32_t rank, uint32_t sample, const char *field, const char *format,
+               ...) __attribute__((format(printf, 6, 7)));
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Longest processing time first: the largest unit to the lightest rank that may take it, through a heap. Ties go to the rank
- * where the unit already is, then to the lowest. It does not try to move little; least_move does.
+ * Longest processing time first: the largest unit to the lightest rank that may take it, through a heap. Ties go to the
+ * rank where the unit already is, then to the lowest. It does not try to move little; least_move does.
  */
 #include <errno.h>
 
@@ -9,10 +9,12 @@
 #include "heap.h"
 #include "loads.h"
 
-/* Ranks passed over in all because a cap kept the unit out, for each unit: bounds the work where caps bind everywhere. */
+/* Ranks passed over in all because a cap kept the unit out, for each unit: bounds the work where caps bind everywhere.
+ */
 #define SKIPS_A_UNIT 64
 
-/* The rank for a unit: its own where that is as light as the lightest, else the lightest that fits. PLAN_ANY: none does. */
+/* The rank for a unit: its own where that is as light as the lightest, else the lightest that fits. PLAN_ANY: none
+ * does. */
 static uint32_t choose(struct heap *heap, const struct loads *loads, uint32_t unit, uint32_t *skipped, uint64_t *skips)
 {
     const struct problem *pb = loads->pb;
@@ -67,7 +69,8 @@ int greedy_place(struct problem *pb, struct layout *layout, struct poise_err *er
         uint32_t i = (k + n_cost) % pb->n_units;
         uint32_t u = pb->sorted[i].id, r = choose(&heap, &loads, u, skipped, &skips);
         if (r == PLAN_ANY)
-            return err_set(err, -ENOSPC, "greedy found no rank under caps and counts for unit %u of %u", i, pb->n_units);
+            return err_set(err, -ENOSPC, "greedy found no rank under caps and counts for unit %u of %u", i,
+                           pb->n_units);
         loads_add(&loads, r, u);
         heap.key[r] = rank_time(pb, r, loads.cost[r]);
         if (loads.count[r] >= pb->count_max[r])

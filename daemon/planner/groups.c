@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The lowest sum of micro-batch maxima that is to be had if moving cost nothing: units in groups of a micro-batch each, as
- * alike as LPT makes them (so that the largest do not meet and memory stays flat), the groups sorted, n at a time one
- * micro-batch. Which rank takes which group is free: whoever owns most of it.
+ * The lowest sum of micro-batch maxima that is to be had if moving cost nothing: units in groups of a micro-batch each,
+ * as alike as LPT makes them (so that the largest do not meet and memory stays flat), the groups sorted, n at a time
+ * one micro-batch. Which rank takes which group is free: whoever owns most of it.
  */
 #include <errno.h>
 #include <string.h>
@@ -18,7 +18,8 @@ bool micro_applies(const struct problem *pb)
     bool meets = pb->req->objective == POISE_OBJECTIVE_MICROBATCH && pb->n_sets < pb->n_ranks;
     bool pipes = pb->req->objective == POISE_OBJECTIVE_PIPELINE && pb->stages > 1;
 
-    return (meets || pipes) && pb->n_micro_batches > 1 && pb->n_segments == 1 && !pb->is_padded && !pb->has_units && !pb->has_speeds && pb->n_units > 0 &&
+    return (meets || pipes) && pb->n_micro_batches > 1 && pb->n_segments == 1 && !pb->is_padded && !pb->has_units &&
+           !pb->has_speeds && pb->n_units > 0 &&
            (full || (pb->req->count == POISE_COUNT_FREE && pb->req->cut == POISE_CUT_BY_COST));
 }
 
@@ -65,7 +66,8 @@ static uint32_t owner_of(const struct problem *pb, const uint32_t *units, uint32
     return best;
 }
 
-/* Which ranks take the groups of one micro-batch: owners first, then the lightest ranks take the largest that are left. */
+/* Which ranks take the groups of one micro-batch: owners first, then the lightest ranks take the largest that are left.
+ */
 static void share_out(struct problem *pb, const struct sort_item *groups, const uint32_t *first, const uint32_t *units,
                       u128 *load, uint8_t *used, struct sort_item *rest, uint32_t *rank_of)
 {
@@ -90,7 +92,8 @@ static void share_out(struct problem *pb, const struct sort_item *groups, const 
     }
 }
 
-static void group_units(const struct problem *pb, const uint32_t *group, uint32_t n_groups, uint32_t *first, uint32_t *units)
+static void group_units(const struct problem *pb, const uint32_t *group, uint32_t n_groups, uint32_t *first,
+                        uint32_t *units)
 {
     for (uint32_t u = 0; u < pb->n_units; u++)
         first[group[u] + 1]++;

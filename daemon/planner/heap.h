@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A heap of numbered things by (key, number), the least on top, that knows where each stands. Internal to the planner. */
+/* A heap of numbered things by (key, number), the least on top, that knows where each stands. Internal to the planner.
+ */
 #ifndef POISE_PLANNER_HEAP_H
 #define POISE_PLANNER_HEAP_H
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Largest differencing (Karmarkar and Karp 1982, N-way): partial solutions, N sums each, are merged two at a time, those with
- * the largest differences first, the largest sums of one with the smallest of the other. With equal counts it starts from
- * sorted chunks of N units, one for each rank (the balanced variant). It ignores where samples are; it is here because
- * others use it, so that one can compare.
+ * Largest differencing (Karmarkar and Karp 1982, N-way): partial solutions, N sums each, are merged two at a time,
+ * those with the largest differences first, the largest sums of one with the smallest of the other. With equal counts
+ * it starts from sorted chunks of N units, one for each rank (the balanced variant). It ignores where samples are; it
+ * is here because others use it, so that one can compare.
  */
 #include <errno.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 
 #define MAX_SUMS (1ull << 27) /* sums of all partial solutions: 1 GB; it is for offline use */
 
-struct partial { /* sums falling; each with a list of units */
+struct partial {     /* sums falling; each with a list of units */
     uint64_t *sum;   /* [n_ranks] */
     uint32_t *first; /* [n_ranks] PLAN_ANY: empty */
     uint32_t *last;
@@ -119,11 +119,12 @@ static int check_size(const struct problem *pb, uint32_t n_partials, struct pois
 
     for (uint32_t r = 1; equal && r < pb->n_ranks; r++)
         if (pb->req->n_samples[r] != pb->req->n_samples[0])
-            return err_set(err, -EINVAL, "karmarkar_karp with counts wants the same on all ranks: rank 0 has %u, rank %u %u",
+            return err_set(err, -EINVAL,
+                           "karmarkar_karp with counts wants the same on all ranks: rank 0 has %u, rank %u %u",
                            pb->req->n_samples[0], r, pb->req->n_samples[r]);
     if ((uint64_t)n_partials * pb->n_ranks > MAX_SUMS)
-        return err_set(err, -EINVAL, "karmarkar_karp is for comparison: %u samples on %u ranks are too many", pb->n_samples,
-                       pb->n_ranks);
+        return err_set(err, -EINVAL, "karmarkar_karp is for comparison: %u samples on %u ranks are too many",
+                       pb->n_samples, pb->n_ranks);
     return 0;
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reaches the target while moving as few bytes as it can. What a rank can keep stays; the excess of each rank above the
- * target goes into a pool, the units with most cost a byte first; the pool, largest first, fills the largest holes. Where
- * counts are fixed, a rank that takes one in gives its smallest back, and these small ones fill the slots that shedding
- * left. What then still sticks out is repaired by moves and swaps (repair.c).
+ * target goes into a pool, the units with most cost a byte first; the pool, largest first, fills the largest holes.
+ * Where counts are fixed, a rank that takes one in gives its smallest back, and these small ones fill the slots that
+ * shedding left. What then still sticks out is repaired by moves and swaps (repair.c).
  *
  * Stops at the target, never beyond: below it nothing is gained that the user asked for, and bytes are lost.
  */
@@ -15,20 +15,21 @@
 
 /* Looked at below the top of the heap where caps keep a unit out of the largest hole. */
 #define CANDIDATES 8
-/* Ranks of a node that are looked at: more than accelerators in any machine, but not a whole group declared one node. */
+/* Ranks of a node that are looked at: more than accelerators in any machine, but not a whole group declared one node.
+ */
 #define PEERS 64
 /* Steps of search for each unit, in repair: bounds the time where the target cannot be reached. */
 #define WORK_A_UNIT 60
 
 /*
- * With few samples a rank, luck decides whether the target is reached. Tried in turn until one reaches it: as it is, with
- * the greedy choice of what leaves, and with an aim below the target (in quarters of the tolerance), which moves a little
- * more and leaves air for what does not fit exactly.
+ * With few samples a rank, luck decides whether the target is reached. Tried in turn until one reaches it: as it is,
+ * with the greedy choice of what leaves, and with an aim below the target (in quarters of the tolerance), which moves a
+ * little more and leaves air for what does not fit exactly.
  */
 static const struct attempt {
     uint32_t below;
     bool searches, exchanges;
-} attempts[] = {{0, true, true},  {0, false, false}, {1, true, true}, {2, true, false},
+} attempts[] = {{0, true, true},  {0, false, false}, {1, true, true},  {2, true, false},
                 {2, false, true}, {3, true, true},   {4, false, false}};
 #define SMALL_STEP 128 /* units: all are tried, it takes less than 0.2 ms, and the fewest bytes win */
 #define N_ATTEMPTS (sizeof attempts / sizeof *attempts)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The level of a unit is the number of micro-batches that are high enough for it, beside the least others. A rank whose units
- * all find a place holds at most c units of levels up to c, for every c; one that holds more exchanges a unit of the lowest
- * such level with a rank that has room there, for the fewest bytes. With one sample a micro-batch there always is one, and
- * the result is exact.
+ * The level of a unit is the number of micro-batches that are high enough for it, beside the least others. A rank whose
+ * units all find a place holds at most c units of levels up to c, for every c; one that holds more exchanges a unit of
+ * the lowest such level with a rank that has room there, for the fewest bytes. With one sample a micro-batch there
+ * always is one, and the result is exact.
  */
 #include <errno.h>
 #include <string.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The state that every constructive algorithm keeps: sums by rank. One place knows all caps of a rank, so that an algorithm
- * asks one question. A rank that holds nothing takes anything: a unit that alone exceeds a cap has to go somewhere.
+ * The state that every constructive algorithm keeps: sums by rank. One place knows all caps of a rank, so that an
+ * algorithm asks one question. A rank that holds nothing takes anything: a unit that alone exceeds a cap has to go
+ * somewhere.
  */
 #include "loads.h"
 

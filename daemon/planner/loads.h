@@ -7,12 +7,12 @@
 
 struct loads {
     const struct problem *pb;
-    u128 *cost;        /* [n_ranks] */
-    uint64_t *bytes;   /* [n_ranks] unpadded: the judge looks at padding */
-    uint32_t *count;   /* [n_ranks] samples */
-    uint64_t *length;  /* [n_ranks][n_phases] */
-    uint32_t *present; /* [n_ranks][n_phases] units that have the phase */
-    uint32_t above;    /* bounded: ranks above the least count */
+    u128 *cost;                      /* [n_ranks] */
+    uint64_t *bytes;                 /* [n_ranks] unpadded: the judge looks at padding */
+    uint32_t *count;                 /* [n_ranks] samples */
+    uint64_t *length;                /* [n_ranks][n_phases] */
+    uint32_t *present;               /* [n_ranks][n_phases] units that have the phase */
+    uint32_t above;                  /* bounded: ranks above the least count */
     uint64_t lack[POISE_MAX_PHASES]; /* micro-batches that must lack the phase, however ranks are cut */
 };
 

@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans for ranks that meet at every micro-batch: what counts is the sum over micro-batches of the largest rank's cost. And
- * for pipelines, where the largest micro-batch counts for every stage: they want micro-batches alike as well.
+ * Plans for ranks that meet at every micro-batch: what counts is the sum over micro-batches of the largest rank's cost.
+ * And for pipelines, where the largest micro-batch counts for every stage: they want micro-batches alike as well.
  *
- * groups.c gives every micro-batch a height, the best if moving cost nothing. Here the same heights are reached with few
- * bytes moved: ranks are balanced as a whole, each arranges its own units under the heights, which is free, and only what
- * sticks out is exchanged with a rank that has air below its height.
+ * groups.c gives every micro-batch a height, the best if moving cost nothing. Here the same heights are reached with
+ * few bytes moved: ranks are balanced as a whole, each arranges its own units under the heights, which is free, and
+ * only what sticks out is exchanged with a rank that has air below its height.
  */
 #include <errno.h>
 #include <string.h>
 
 #include "micro.h"
 
-#define ROUNDS 3         /* over all cells; later ones find little */
-#define SLACK_PARTS 10   /* heights are raised by tolerance / SLACK_PARTS: less moves more, more leaves more standing out */
-#define WORK_A_UNIT 1000 /* pairs of units compared in all, for each unit: bounds time, not quality, up to 256 ranks */
+#define ROUNDS 3 /* over all cells; later ones find little */
+#define SLACK_PARTS                                                                                                    \
+    10 /* heights are raised by tolerance / SLACK_PARTS: less moves more, more leaves more standing out */
+#define WORK_A_UNIT                                                                                                    \
+    1000 /* pairs of units compared in all, for each unit: bounds time, not quality, up to 256 ranks                   \
+          */
 
 static u128 raised(const struct problem *pb, u128 height)
 {
@@ -37,7 +40,8 @@ static int micro_init(struct micro *mc, struct problem *pb, const struct layout 
     mc->length = pool_get(&pb->pool, n_cells * pb->n_phases, sizeof *mc->length);
     mc->cell_first = pool_get(&pb->pool, n_cells + 1, sizeof *mc->cell_first);
     mc->unit = pool_get(&pb->pool, pb->n_units, sizeof *mc->unit);
-    if (!mc->cost || !mc->height || !mc->sum || !mc->length || !mc->cell_first || !mc->unit || loads_new(pb, &mc->loads) < 0)
+    if (!mc->cost || !mc->height || !mc->sum || !mc->length || !mc->cell_first || !mc->unit ||
+        loads_new(pb, &mc->loads) < 0)
         return -ENOMEM;
     while (pb->cost_total >> shift >> 62)
         shift++;
@@ -45,9 +49,8 @@ static int micro_init(struct micro *mc, struct problem *pb, const struct layout 
         mc->cost[u] = pb->cost[u] >> shift;
         loads_add(&mc->loads, layout->rank[u], u);
     }
-    for (uint32_t m = 0; m < mc->n_mb; m++) {
+    for (uint32_t m = 0; m < mc->n_mb; m++)
         mc->height[m] = (uint64_t)(raised(pb, height[m]) >> shift);
-    }
     return 0;
 }
 
@@ -79,7 +82,8 @@ static uint32_t airiest(const struct micro *mc, size_t cell, const uint32_t *cou
         if (mc->k == 1 && fits)
             return m; /* the i-th largest into the i-th: micro-batches fall */
         for (uint32_t p = 0; p < pb->n_phases && fits && count[m]; p++)
-            fits = mc->length[(cell + m) * pb->n_phases + p] + micro_length(pb, p, unit) <= pb->cap_length_micro_batch[p];
+            fits =
+                mc->length[(cell + m) * pb->n_phases + p] + micro_length(pb, p, unit) <= pb->cap_length_micro_batch[p];
         if (fits && air > most) {
             most = air;
             best = m;
@@ -128,8 +132,10 @@ static bool cell_takes(const struct micro *mc, size_t cell, uint32_t in, uint32_
     if (mc->loads.bytes[rank] - pb->packed[out] + pb->packed[in] > pb->cap_bytes_rank)
         return false;
     for (uint32_t p = 0; p < pb->n_phases; p++) {
-        uint64_t was = mc->length[cell * pb->n_phases + p], now = was - micro_length(pb, p, out) + micro_length(pb, p, in);
-        uint64_t sum = mc->loads.length[(size_t)rank * pb->n_phases + p] - micro_length(pb, p, out) + micro_length(pb, p, in);
+        uint64_t was = mc->length[cell * pb->n_phases + p],
+                 now = was - micro_length(pb, p, out) + micro_length(pb, p, in);
+        uint64_t sum =
+            mc->loads.length[(size_t)rank * pb->n_phases + p] - micro_length(pb, p, out) + micro_length(pb, p, in);
         if (now > pb->cap_length_micro_batch[p] || sum > pb->cap_length_rank[p] || (was > 0 && now == 0))
             return false;
     }
@@ -157,7 +163,8 @@ static bool better(const struct exchange *a, const struct exchange *b)
     return (u128)a->gain * b->bytes > (u128)b->gain * a->bytes;
 }
 
-static void consider(const struct micro *mc, size_t cell, uint32_t mine, size_t other, uint32_t theirs, struct exchange *best)
+static void consider(const struct micro *mc, size_t cell, uint32_t mine, size_t other, uint32_t theirs,
+                     struct exchange *best)
 {
     const struct problem *pb = mc->pb;
     uint32_t u = mc->unit[mine], v = mc->unit[theirs];
@@ -261,10 +268,13 @@ int micro_place_near(struct problem *pb, struct layout *layout, struct poise_err
         memcpy(layout->rank, pb->unit_rank, pb->n_units * sizeof *layout->rank); /* levels say all */
     else if ((rc = balance_ranks(pb, height, layout, err)) < 0)
         return rc;
-    if (micro_init(&mc, pb, layout, height) < 0 || (pb->micro_batch_samples == 1 && pb->req->objective == POISE_OBJECTIVE_MICROBATCH &&
-                                                    level_ranks(&mc, layout) < 0))
+    if (micro_init(&mc, pb, layout, height) < 0 ||
+        (pb->micro_batch_samples == 1 && pb->req->objective == POISE_OBJECTIVE_MICROBATCH &&
+         level_ranks(&mc, layout) < 0))
         return err_set(err, -ENOMEM, "no memory to plan %u samples", pb->n_samples);
-    if ((rc = arrange(&mc, layout)) < 0)
+    if ((rc = arrange(&mc, layout)) == -ENOMEM)
+        return err_set(err, -ENOMEM, "no memory to plan %u samples", pb->n_samples);
+    if (rc < 0)
         return err_set(err, rc, "the samples of some rank do not fit into micro-batches under the caps");
     lower_all(&mc, layout);
     return 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state of least_move: every unit is at home, at another rank (a guest there), or in the pool. Internal to the planner. */
+/* The state of least_move: every unit is at home, at another rank (a guest there), or in the pool. Internal to the
+ * planner. */
 #ifndef POISE_PLANNER_MOVER_H
 #define POISE_PLANNER_MOVER_H
 
@@ -28,11 +29,11 @@ struct mover {
     struct heap closed;    /* ranks that need no unit, the largest hole on top */
     struct heap open;      /* ranks with slots, the most room beside small units for the others on top */
     bool is_open;
-    bool searches;         /* looks for a better choice of what leaves a rank */
-    uint32_t *peers;       /* [n_ranks] ranks by node; NULL: all on one */
-    uint32_t *node_first;  /* [n_ranks + 1] of a rank: where its node begins in peers */
-    uint32_t *node_end;    /* [n_ranks] and where it ends */
-    uint64_t work;         /* steps of search left */
+    bool searches;        /* looks for a better choice of what leaves a rank */
+    uint32_t *peers;      /* [n_ranks] ranks by node; NULL: all on one */
+    uint32_t *node_first; /* [n_ranks + 1] of a rank: where its node begins in peers */
+    uint32_t *node_end;   /* [n_ranks] and where it ends */
+    uint64_t work;        /* steps of search left */
 };
 
 /* Everything at home, aiming at pb->target. -ENOMEM. */
@@ -42,7 +43,7 @@ void mover_aim(struct mover *mv); /* at pb->target as it is now */
 /* Fills the heaps: from now on they follow every change. */
 void mover_open(struct mover *mv);
 void mover_changed(struct mover *mv, uint32_t rank); /* puts the rank where it belongs in them */
-void mover_take(struct mover *mv, uint32_t unit); /* from where it is into the pool */
+void mover_take(struct mover *mv, uint32_t unit);    /* from where it is into the pool */
 void mover_put(struct mover *mv, uint32_t rank, uint32_t unit, uint8_t reason); /* from the pool */
 
 /* Puts a pooled unit where it fits as it is; a rank without a slot gives its smallest into the pool (least_move.c). */

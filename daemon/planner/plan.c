@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plan_make: request in, plan out. An algorithm proposes a layout; the judge (score.c) decides whether it may be delivered.
- * A proposal that breaks a cap, is worse than arrival order, or gains nothing is thrown away for arrival order, so whatever
- * an algorithm does, invariant 3 holds. Only where arrival order itself breaks a cap that the user set, and the algorithm
- * finds nothing better, is there an error.
+ * plan_make: request in, plan out. An algorithm proposes a layout; the judge (score.c) decides whether it may be
+ * delivered. A proposal that breaks a cap, is worse than arrival order, or gains nothing is thrown away for arrival
+ * order, so whatever an algorithm does, invariant 3 holds. Only where arrival order itself breaks a cap that the user
+ * set, and the algorithm finds nothing better, is there an error.
  */
 #include <errno.h>
 #include <string.h>
@@ -71,7 +71,8 @@ static int judge(struct problem *pb, struct proposal *p, struct poise_err *err)
     return 0;
 }
 
-/* What one way of placing comes to; NULL: arrival order's ranks, only cut again. -ENOSPC: nothing that keeps the caps. */
+/* What one way of placing comes to; NULL: arrival order's ranks, only cut again. -ENOSPC: nothing that keeps the caps.
+ */
 static int propose(struct problem *pb, place_fn *place, bool exempt, struct proposal *p, struct poise_err *err)
 {
     uint32_t n_mb = pb->n_micro_batches ? pb->n_micro_batches : pb->arrival_micro_batches;
@@ -96,8 +97,7 @@ static int propose(struct problem *pb, place_fn *place, bool exempt, struct prop
 /* About as good as `best`: at the target, or within half the tolerance of it. */
 static bool is_near(const struct problem *pb, const struct proposal *p, u128 best)
 {
-    return p->score.objective <= pb->target ||
-           p->score.objective <= best + best * pb->tolerance_ppm / 2000000u;
+    return p->score.objective <= pb->target || p->score.objective <= best + best * pb->tolerance_ppm / 2000000u;
 }
 
 static bool is_better(const struct problem *pb, const struct algorithm *algorithm, const struct proposal *a,
@@ -115,7 +115,7 @@ static bool is_better(const struct problem *pb, const struct algorithm *algorith
 static int propose_all(struct problem *pb, const struct algorithm *algorithm, struct proposal *p, struct poise_err *err)
 {
     bool exempt = algorithm->flags & ALGORITHM_EXEMPT, found = false;
-    struct poise_err why;
+    struct poise_err why, last;
 
     err_set(&why, -ENOSPC, "algorithm %s makes no proposal", algorithm->name);
     for (uint32_t i = 0; i < ALGORITHM_PROPOSALS && algorithm->proposal[i].place; i++) {
@@ -124,12 +124,14 @@ static int propose_all(struct problem *pb, const struct algorithm *algorithm, st
             continue;
         if (found && p->score.objective <= pb->target && !(algorithm->flags & ALGORITHM_ALL))
             break;
-        int rc = propose(pb, algorithm->proposal[i].place, exempt, &one, i == 0 ? &why : NULL);
+        int rc = propose(pb, algorithm->proposal[i].place, exempt, &one, &last);
         if (rc < 0 && rc != -ENOSPC) {
             if (err)
-                *err = why;
+                *err = last;
             return rc;
         }
+        if (rc < 0 && i == 0)
+            why = last;
         if (rc == 0 && (!pb->arrival_fits || exempt || score_not_worse(pb, &one.score)) &&
             (!found || is_better(pb, algorithm, &one, p))) {
             *p = one;
@@ -181,8 +183,11 @@ static int settle_without_arrival(struct problem *pb, const struct algorithm *al
     struct poise_err why;
     int rc_recut = pb->arrival_counts ? propose(pb, NULL, false, &recut, &why) : -ENOSPC, rc;
 
-    if (rc_recut < 0 && rc_recut != -ENOSPC)
+    if (rc_recut < 0 && rc_recut != -ENOSPC) {
+        if (err)
+            *err = why;
         return rc_recut;
+    }
     if (rc_recut == 0 && recut.score.objective <= pb->target) {
         *p = recut;
         return 0;
@@ -197,7 +202,8 @@ static int settle_without_arrival(struct problem *pb, const struct algorithm *al
         rc = propose_all(pb, algorithm, p, &why);
     }
     if (rc == -ENOSPC)
-        return err_set(err, -EINVAL, "arrival order breaks a cap or the count, and no plan was found that keeps them: %.300s",
+        return err_set(err, -EINVAL,
+                       "arrival order breaks a cap or the count, and no plan was found that keeps them: %.300s",
                        why.text);
     if (rc < 0 && err)
         *err = why;

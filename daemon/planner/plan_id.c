@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The name of a plan: a 128-bit hash of everything that the plan depends on, with defaults resolved and in little-endian
- * 64-bit words, so that requests that mean the same have the same id on every machine. Every transfer names it.
+ * The name of a plan: a 128-bit hash of everything that the plan depends on, with defaults resolved and in
+ * little-endian 64-bit words, so that requests that mean the same have the same id on every machine. Every transfer
+ * names it.
  */
 #include <string.h>
 

@@ -2,10 +2,11 @@
 /*
  * Costs of well-known models, whole and by part.
  *
- * Units of 1,024 FLOP of one forward pass; a multiply-add is 2. `passes` is 3 (forward, and a backward of twice that): who
- * freezes a part or recomputes gives phases of their own. Norms, activations, biases and embeddings' look-ups are left out:
- * under 1 % of the rest. Attention is the sum of squared segments that attend to each other; a causal decoder computes half
- * of the pairs, which its coefficient takes into account. d x d below means one matrix product a token: 2 d^2 FLOP.
+ * Units of 1,024 FLOP of one forward pass; a multiply-add is 2. `passes` is 3 (forward, and a backward of twice that):
+ * who freezes a part or recomputes gives phases of their own. Norms, activations, biases and embeddings' look-ups are
+ * left out: under 1 % of the rest. Attention is the sum of squared segments that attend to each other; a causal decoder
+ * computes half of the pairs, which its coefficient takes into account. d x d below means one matrix product a token: 2
+ * d^2 FLOP.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -17,11 +18,9 @@
 #define TRAINED 3
 
 /*
- * Qwen2.5-VL vision (32 blocks, d = 1280, MLP 3420 gated, patch 14, window 112 px = 64 patches, full attention in blocks 7,
- * 15, 23, 31), length = patches, a patch:
- *   patch embedding 1176 x 1280                                        3,010,560
- *   32 x (qkv 1280 x 3840 + out 1280 x 1280 + 3 x 1280 x 3420)     1,259,929,600
- *   28 window blocks: scores and values, 4 x 64 x 1280 each            9,175,040
+ * Qwen2.5-VL vision (32 blocks, d = 1280, MLP 3420 gated, patch 14, window 112 px = 64 patches, full attention in
+ * blocks 7, 15, 23, 31), length = patches, a patch: patch embedding 1176 x 1280 3,010,560 32 x (qkv 1280 x 3840 + out
+ * 1280 x 1280 + 3 x 1280 x 3420)     1,259,929,600 28 window blocks: scores and values, 4 x 64 x 1280 each 9,175,040
  *   merger, one of 4 patches: (5120 x 5120 + 5120 x 3584) / 4         22,282,240
  *                                                          sum     1,294,397,440 = 1,264,060 units
  *   4 full blocks: 4 x 1280 a pair of patches                             20,480 = 20 units
@@ -46,11 +45,9 @@
 #define QWEN_7B_LLM "llm", 13809152, 196, 0, TRAINED, 0
 
 /*
- * InternViT-300M, length = tiles of 448 px (1,025 positions that attend to each other, 24 layers, d = 1024, MLP 4096), a
- * tile:
- *   patch embedding 1,024 x 588 x 1024                                    1,233,125,376
- *   1,025 x 24 x (qkv 6,291,456 + out 2,097,152 + 2 x 8,388,608)        619,079,270,400
- *   attention 24 x 4 x 1024 x 1,025^2                                   103,280,640,000
+ * InternViT-300M, length = tiles of 448 px (1,025 positions that attend to each other, 24 layers, d = 1024, MLP 4096),
+ * a tile: patch embedding 1,024 x 588 x 1024                                    1,233,125,376 1,025 x 24 x (qkv
+ * 6,291,456 + out 2,097,152 + 2 x 8,388,608)        619,079,270,400 attention 24 x 4 x 1024 x 1,025^2 103,280,640,000
  *   projector, 256 tokens x (4096 x 4096 + 4096 x 4096)                  17,179,869,184
  *                                                             sum       740,772,904,960 = 723,411,040 units
  */
@@ -66,12 +63,11 @@
 #define INTERNLM_7B "llm", 14371912, 256, 0, TRAINED, 0
 
 /*
- * Whisper-large-v3 encoder (32 layers, d = 1280, MLP 5120, 128 mel bins), length = positions (50 a second, two mel frames
- * each), attention = sum over windows of 30 s of their squared positions, a position:
- *   convolutions 2 x (3 x 128 x 1280) + 3 x 1280 x 1280                     11,796,480
- *   32 x (4 x 1280 x 1280 + 2 x 1280 x 5120)                             1,258,291,200
- *                                                              sum       1,270,087,680 = 1,240,320 units
- *   32 x 4 x 1280 a pair                                                       163,840 = 160 units
+ * Whisper-large-v3 encoder (32 layers, d = 1280, MLP 5120, 128 mel bins), length = positions (50 a second, two mel
+ * frames each), attention = sum over windows of 30 s of their squared positions, a position: convolutions 2 x (3 x 128
+ * x 1280) + 3 x 1280 x 1280                     11,796,480 32 x (4 x 1280 x 1280 + 2 x 1280 x 5120) 1,258,291,200 sum
+ * 1,270,087,680 = 1,240,320 units 32 x 4 x 1280 a pair                                                       163,840 =
+ * 160 units
  */
 #define WHISPER "audio", 1240320, 160, 0, TRAINED, 0
 
@@ -100,11 +96,15 @@ static const struct preset {
     {"internvl2.5-8b", "InternVL2.5-8B: vision (tiles of 448 px) and llm (tokens)", 2, {{INTERN_VIT}, {INTERNLM_7B}}},
     {"internvit-300m", "the vision part of InternVL alone (tiles)", 1, {{INTERN_VIT}}},
     {"internlm2.5-7b", "the decoder of InternVL2.5-8B alone (tokens)", 1, {{INTERNLM_7B}}},
-    {"qwen2-audio-7b", "Qwen2-Audio-7B: audio (positions, 50 a second) and llm (tokens)", 2,
+    {"qwen2-audio-7b",
+     "Qwen2-Audio-7B: audio (positions, 50 a second) and llm (tokens)",
+     2,
      {{QWEN2_AUDIO_ENCODER}, {QWEN_7B_AUDIO_LLM}}},
     {"whisper-large-v3", "the encoder of Whisper-large-v3 alone (positions, 50 a second)", 1, {{WHISPER}}},
     {DECODER_PREFIX "layers=28,hidden=3584,heads=28,kv_heads=4,intermediate=18944,vocab=152064",
-     "any decoder from its configuration (tokens); also head_dim, gated, passes", 1, {{QWEN_7B_LLM}}},
+     "any decoder from its configuration (tokens); also head_dim, gated, passes",
+     1,
+     {{QWEN_7B_LLM}}},
     {"length", "a sample costs its length", 1, {{"length", 1, 0, 0, 1, 0}}},
     {"length_squared", "a sample costs the square of its length", 1, {{"length", 0, 1, 0, 1, 0}}},
 };
@@ -152,8 +152,8 @@ int poise_preset(const char *name, struct poise_phase *phases, size_t phase_size
         const char *from = (const char *)&preset->phase[p];
         for (size_t b = phase_size; b < sizeof *phases; b++)
             if (from[b])
-                return err_set(err, -E2BIG, "preset %s needs a struct poise_phase of %zu bytes, the caller's has %zu", name,
-                               sizeof *phases, phase_size);
+                return err_set(err, -E2BIG, "preset %s needs a struct poise_phase of %zu bytes, the caller's has %zu",
+                               name, sizeof *phases, phase_size);
     }
     for (uint32_t p = 0; p < preset->n_phases; p++) {
         char *to = (char *)phases + p * phase_size;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From a request to a problem. Resolves every default once, so that no algorithm has to know what NULL means, and scores
- * arrival order, which all that follows is measured against. Fails on numbers that do not fit, naming rank and sample.
+ * From a request to a problem. Resolves every default once, so that no algorithm has to know what NULL means, and
+ * scores arrival order, which all that follows is measured against. Fails on numbers that do not fit, naming rank and
+ * sample.
  */
 #include "problem.h"
 
@@ -12,10 +13,10 @@
 #include "cost.h"
 #include "sort.h"
 
-#define GET(field, n)                                                                                                       \
-    do {                                                                                                                    \
-        if (!(pb->field = pool_get(&pb->pool, (n), sizeof *pb->field)))                                                     \
-            return err_set(err, -ENOMEM, "no memory to plan %u samples", pb->n_samples);                                    \
+#define GET(field, n)                                                                                                  \
+    do {                                                                                                               \
+        if (!(pb->field = pool_get(&pb->pool, (n), sizeof *pb->field)))                                                \
+            return err_set(err, -ENOMEM, "no memory to plan %u samples", pb->n_samples);                               \
     } while (0)
 
 static int range_error(const struct problem *pb, uint32_t s, const char *what, uint64_t value, struct poise_err *err)
@@ -24,8 +25,8 @@ static int range_error(const struct problem *pb, uint32_t s, const char *what, u
 
     while (s >= pb->first[r + 1])
         r++;
-    return err_set_at(err, -ERANGE, r, s - pb->first[r], NULL, "rank %u sample %u: %s (%" PRIu64 ")", r, s - pb->first[r],
-                      what, value);
+    return err_set_at(err, -ERANGE, r, s - pb->first[r], NULL, "rank %u sample %u: %s (%" PRIu64 ")", r,
+                      s - pb->first[r], what, value);
 }
 
 static int init_ranks(struct problem *pb, struct poise_err *err)
@@ -80,8 +81,8 @@ static int init_arrival(struct problem *pb, struct poise_err *err)
             else if (m)
                 at = i < longer * (piece + 1) ? i / (piece + 1) : longer + (i - longer * (piece + 1)) / piece;
             if ((m && at >= m) || at >= PLAN_MAX_CELLS)
-                return err_set_at(err, -EINVAL, r, i, NULL, "rank %u sample %u arrives in micro-batch %u of %u", r, i, at,
-                                  m ? m : PLAN_MAX_CELLS);
+                return err_set_at(err, -EINVAL, r, i, NULL, "rank %u sample %u arrives in micro-batch %u of %u", r, i,
+                                  at, m ? m : PLAN_MAX_CELLS);
             pb->sample_arrival[s] = at;
             if (at >= most)
                 most = at + 1;
@@ -276,15 +277,16 @@ static int limit_counts(struct problem *pb, uint32_t *ret_most, struct poise_err
         uint64_t max = equal ? n : bounded ? floor + (rest > 0) : UINT32_MAX;
         pb->count_min[r] = equal ? n : bounded ? floor : 0;
         if (pb->count_min[r] > cap)
-            return err_set_at(err, -EINVAL, r, POISE_NONE, NULL, "cap_samples_rank is %" PRIu64
-                              ": with this count rank %u holds %u", cap, r, pb->count_min[r]);
+            return err_set_at(err, -EINVAL, r, POISE_NONE, NULL,
+                              "cap_samples_rank is %" PRIu64 ": with this count rank %u holds %u", cap, r,
+                              pb->count_min[r]);
         pb->count_max[r] = (uint32_t)(max < cap ? max : cap);
         if (!bounded && n > *ret_most)
             *ret_most = n;
     }
     if (cap * pb->n_ranks < pb->n_samples)
-        return err_set(err, -EINVAL, "cap_samples_rank is %" PRIu64 ": %u ranks cannot hold %u samples", cap, pb->n_ranks,
-                       pb->n_samples);
+        return err_set(err, -EINVAL, "cap_samples_rank is %" PRIu64 ": %u ranks cannot hold %u samples", cap,
+                       pb->n_ranks, pb->n_samples);
     return 0;
 }
 
@@ -327,8 +329,8 @@ static int init_counts(struct problem *pb, struct poise_err *err)
         return 0;
     uint32_t need = k == PLAN_ANY ? 1 : most / k + !!(most % k);
     if (asked && need > asked)
-        return err_set(err, -EINVAL, "%u samples on a rank need %u micro-batches of %u, n_micro_batches is %u", most, need, k,
-                       asked);
+        return err_set(err, -EINVAL, "%u samples on a rank need %u micro-batches of %u, n_micro_batches is %u", most,
+                       need, k, asked);
     pb->n_micro_batches = pb->arrival_micro_batches > need ? pb->arrival_micro_batches : need;
     uint64_t room = k == PLAN_ANY ? UINT32_MAX : (uint64_t)k * pb->n_micro_batches;
     for (uint32_t r = 0; r < pb->n_ranks; r++)
@@ -347,7 +349,9 @@ static void set_caps(struct problem *pb, const struct score *arrival)
 {
     const struct poise_plan_request *req = pb->req;
 
-    pb->cap_bytes_rank = req->cap_bytes_rank ? req->cap_bytes_rank : arrival ? saturate(arrival->bytes_rank) : POISE_NO_CAP;
+    pb->cap_bytes_rank = req->cap_bytes_rank ? req->cap_bytes_rank
+                         : arrival           ? saturate(arrival->bytes_rank)
+                                             : POISE_NO_CAP;
     for (uint32_t p = 0; p < pb->n_phases; p++) {
         pb->cap_length_rank[p] = cap_or(req->cap_length_rank, p, arrival ? arrival->length_rank[p] : POISE_NO_CAP);
         pb->cap_length_micro_batch[p] =
@@ -387,7 +391,8 @@ static int init_arrival_score(struct problem *pb, struct poise_err *err)
         return err_set(err, rc, "no memory to plan %u samples", pb->n_samples);
     set_caps(pb, &pb->arrival);
     count_oversize(pb);
-    pb->arrival_counts = pb->arrival.samples_rank_max - pb->arrival.samples_rank_min <= 1 || pb->count_quota == PLAN_ANY;
+    pb->arrival_counts =
+        pb->arrival.samples_rank_max - pb->arrival.samples_rank_min <= 1 || pb->count_quota == PLAN_ANY;
     for (uint32_t r = 0; r < pb->n_ranks; r++) {
         uint32_t n = pb->first[r + 1] - pb->first[r];
         pb->arrival_counts &= n >= pb->count_min[r] && n <= pb->count_max[r];
@@ -419,7 +424,8 @@ int problem_init(struct problem *pb, const struct poise_plan_request *req, bool 
     pb->stages = req->stages ? req->stages : 1;
     if ((rc = init_ranks(pb, err)) < 0 || (rc = init_sets(pb, err)) < 0 || (rc = init_arrival(pb, err)) < 0 ||
         (rc = init_units(pb, err)) < 0 || (rc = init_costs(pb, err)) < 0 || (rc = init_lengths(pb, err)) < 0 ||
-        (rc = init_bytes(pb, err)) < 0 || (rc = arrival_only ? any_counts(pb, err) : init_counts(pb, err)) < 0 || (rc = init_arrival_score(pb, err)) < 0)
+        (rc = init_bytes(pb, err)) < 0 || (rc = arrival_only ? any_counts(pb, err) : init_counts(pb, err)) < 0 ||
+        (rc = init_arrival_score(pb, err)) < 0)
         return rc;
     if (bound_make(pb) < 0)
         return err_set(err, -ENOMEM, "no memory to plan %u samples", pb->n_samples);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A request made ready to plan: defaults resolved, features turned into costs, samples of one unit joined, arrival order
- * scored, caps and counts known. Internal to the planner.
+ * A request made ready to plan: defaults resolved, features turned into costs, samples of one unit joined, arrival
+ * order scored, caps and counts known. Internal to the planner.
  */
 #ifndef POISE_PLANNER_PROBLEM_H
 #define POISE_PLANNER_PROBLEM_H
@@ -14,7 +14,7 @@
 
 typedef unsigned __int128 u128; /* sums of costs: a real global batch of a 7B model overflows 64 bits in FLOP */
 
-#define PLAN_COST_MAX ((uint64_t)INT64_MAX)  /* of one sample */
+#define PLAN_COST_MAX ((uint64_t)INT64_MAX) /* of one sample */
 #define PLAN_MAX_CELLS (1u << 24) /* ranks x micro-batches: memory stays bounded whatever n_micro_batches says */
 #define PLAN_ANY UINT32_MAX
 
@@ -28,7 +28,7 @@ void pool_free(struct pool *pool);
 /* What a layout comes to. Everything that invariant 3 and the caps speak of. */
 struct score {
     u128 objective;
-    u128 rank_max; /* summed cost of a rank, by its speed */
+    u128 rank_max;   /* summed cost of a rank, by its speed */
     u128 bytes_rank; /* after padding */
     uint64_t length_rank[POISE_MAX_PHASES];
     uint64_t length_micro_batch[POISE_MAX_PHASES];
@@ -57,15 +57,15 @@ struct problem {
     struct poise_phase phase[POISE_MAX_PHASES];
     uint32_t segment[POISE_MAX_PHASES]; /* phases between barriers */
     uint32_t n_segments;
-    bool is_padded;     /* some phase pads */
-    bool has_units;     /* some unit has more than one sample */
-    bool splits_unit;   /* arrival order has a unit in two micro-batches */
-    bool has_speeds;    /* ranks differ in speed */
+    bool is_padded;                 /* some phase pads */
+    bool has_units;                 /* some unit has more than one sample */
+    bool splits_unit;               /* arrival order has a unit in two micro-batches */
+    bool has_speeds;                /* ranks differ in speed */
     bool present[POISE_MAX_PHASES]; /* some sample has this phase */
     uint32_t tolerance_ppm, stages;
-    uint32_t n_sets;    /* sync sets */
-    uint32_t *set;      /* [n_ranks] numbered from 0 */
-    uint64_t *speed;    /* [n_ranks] parts a million */
+    uint32_t n_sets; /* sync sets */
+    uint32_t *set;   /* [n_ranks] numbered from 0 */
+    uint64_t *speed; /* [n_ranks] parts a million */
     u128 speed_sum;
 
     uint32_t *first;          /* [n_ranks + 1] first sample of a rank */
@@ -76,19 +76,19 @@ struct problem {
     uint32_t *unit_arrival;   /* [n_units] micro-batch of its first sample */
     uint32_t *unit_of_rank;   /* [n_ranks + 1] first unit of a rank */
 
-    uint64_t *cost;           /* [n_units] over all phases */
-    uint64_t *phase_cost;     /* [n_phases][n_units]; NULL where one segment and no padding */
-    const uint64_t *length;   /* [n_phases][n_units] */
-    const uint64_t *bytes;    /* [n_units] */
-    const uint64_t *packed;   /* [n_units] bytes that are not padded */
-    uint32_t *size;           /* [n_units] samples; NULL: 1 each */
+    uint64_t *cost;         /* [n_units] over all phases */
+    uint64_t *phase_cost;   /* [n_phases][n_units]; NULL where one segment and no padding */
+    const uint64_t *length; /* [n_phases][n_units] */
+    const uint64_t *bytes;  /* [n_units] */
+    const uint64_t *packed; /* [n_units] bytes that are not padded */
+    uint32_t *size;         /* [n_units] samples; NULL: 1 each */
     u128 cost_total;
     uint64_t bytes_total;
 
     uint32_t n_micro_batches; /* on every rank; 0: as many as the caps need */
     uint32_t arrival_micro_batches;
-    uint32_t micro_batch_samples; /* cap; PLAN_ANY: none */
-    uint32_t count_quota;   /* bounded: ranks that may have one more than the least; PLAN_ANY: no such rule */
+    uint32_t micro_batch_samples;    /* cap; PLAN_ANY: none */
+    uint32_t count_quota;            /* bounded: ranks that may have one more than the least; PLAN_ANY: no such rule */
     uint32_t *count_min, *count_max; /* [n_ranks] samples */
     uint64_t cap_bytes_rank;
     uint64_t cap_length_rank[POISE_MAX_PHASES], cap_length_micro_batch[POISE_MAX_PHASES];
@@ -100,12 +100,12 @@ struct problem {
     bool refused;        /* a plan was made that kept the caps and was worse */
     struct layout identity;
     struct sort_item *sorted; /* [n_units] id: units by cost, largest first; key: ~cost. Of one segment only */
-    u128 bound;  /* no plan can be below */
-    u128 target; /* bound and tolerance: good enough */
+    u128 bound;               /* no plan can be below */
+    u128 target;              /* bound and tolerance: good enough */
 };
 
-/* Fills *pb from a request; the caller frees with problem_free() also after an error. arrival_only: whatever counts and caps
- * say, arrival order is what is wanted. */
+/* Fills *pb from a request; the caller frees with problem_free() also after an error. arrival_only: whatever counts and
+ * caps say, arrival order is what is wanted. */
 int problem_init(struct problem *pb, const struct poise_plan_request *req, bool arrival_only, struct poise_err *err);
 void problem_free(struct problem *pb);
 
@@ -148,8 +148,8 @@ static inline u128 rank_time(const struct problem *pb, uint32_t rank, u128 cost)
     return pb->has_speeds ? cost * 1000000u / pb->speed[rank] : cost;
 }
 
-/* What the sum of a rank of speed 1 may be. In a pipeline the largest micro-batch, at best the mean one, counts for every
- * stage. */
+/* What the sum of a rank of speed 1 may be. In a pipeline the largest micro-batch, at best the mean one, counts for
+ * every stage. */
 static inline u128 rank_target(const struct problem *pb)
 {
     uint64_t n_mb = pb->n_micro_batches ? pb->n_micro_batches : 1;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a plan is worth, and what no plan can beat. bytes_floor is the least traffic that brings every rank to the target if
- * samples were divisible: each rank above it must give away its excess, and does so cheapest by giving the samples with most
- * cost a byte. Nothing about where they go enters, so it is below every plan that reaches the target.
+ * What a plan is worth, and what no plan can beat. bytes_floor is the least traffic that brings every rank to the
+ * target if samples were divisible: each rank above it must give away its excess, and does so cheapest by giving the
+ * samples with most cost a byte. Nothing about where they go enters, so it is below every plan that reaches the target.
  */
 #include "quality.h"
 
@@ -28,7 +28,8 @@ static void sink(const struct problem *pb, uint32_t *heap, uint32_t n, uint32_t 
     }
 }
 
-/* Takes the densest units out of a heap until `excess` is gone; the last one in part. Few of many: no sort is needed. */
+/* Takes the densest units out of a heap until `excess` is gone; the last one in part. Few of many: no sort is needed.
+ */
 static uint64_t least_bytes(const struct problem *pb, uint32_t *heap, uint32_t n, u128 excess)
 {
     uint64_t bytes = 0;
@@ -85,7 +86,8 @@ static void count_moves(const struct problem *pb, const struct layout *layout, s
     }
 }
 
-int quality_make(struct problem *pb, const struct layout *layout, const struct score *score, struct poise_quality *ret_quality)
+int quality_make(struct problem *pb, const struct layout *layout, const struct score *score,
+                 struct poise_quality *ret_quality)
 {
     struct poise_quality q = {0};
     const struct score *before = &pb->arrival;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The two algorithms of the system that poise descends from, exactly, so that anyone can compare. Their cost is the squared
- * length of the first phase; they look neither at where samples are, nor at counts, caps or other phases.
+ * The two algorithms of the system that poise descends from, exactly, so that anyone can compare. Their cost is the
+ * squared length of the first phase; they look neither at where samples are, nor at counts, caps or other phases.
  *
  *   mbs     sorted by length, the first n go one to each rank, every next one to the rank with the least total
- *   global  sorted by length into slots of C = micro_batch_size * n / image_encoder_dp samples: one each, then every next one
- *           to the open slot with the least total; the slots, in order, are cut into n equal pieces
+ *   global  sorted by length into slots of C = micro_batch_size * n / image_encoder_dp samples: one each, then every
+ * next one to the open slot with the least total; the slots, in order, are cut into n equal pieces
  */
 #include <errno.h>
 #include <string.h>
@@ -26,8 +26,8 @@ static int sort_lengths(struct problem *pb, struct sort_item **ret_items, struct
         for (; s < pb->first[r + 1]; s++) {
             if (pb->req->length[s] > MAX_LENGTH)
                 return err_set_at(err, -ERANGE, r, s - pb->first[r], NULL,
-                                  "rank %u sample %u: a length above 2^48 is too long for the reference's algorithms", r,
-                                  s - pb->first[r]);
+                                  "rank %u sample %u: a length above 2^48 is too long for the reference's algorithms",
+                                  r, s - pb->first[r]);
             items[s] = (struct sort_item){~pb->req->length[s], s};
         }
     sort_items(items, n, items + n);
@@ -36,8 +36,8 @@ static int sort_lengths(struct problem *pb, struct sort_item **ret_items, struct
 }
 
 /* Fills bin[i] for the i-th longest: the first n_bins one each, then the lightest bin with room. */
-static int fill_bins(struct problem *pb, const struct sort_item *items, uint32_t n_bins, uint32_t capacity, uint32_t *bin,
-                     struct poise_err *err)
+static int fill_bins(struct problem *pb, const struct sort_item *items, uint32_t n_bins, uint32_t capacity,
+                     uint32_t *bin, struct poise_err *err)
 {
     struct heap heap;
     uint32_t *count = pool_get(&pb->pool, n_bins, sizeof *count);
@@ -91,9 +91,10 @@ static int lay_out(struct problem *pb, const struct sort_item *items, const uint
     if (layout->n_micro_batches == 0)
         layout->n_micro_batches = 1;
     if ((uint64_t)layout->n_micro_batches * pb->n_ranks > PLAN_MAX_CELLS)
-        return err_set(err, -EINVAL, "%u micro-batches on %u ranks: at most %u in all", layout->n_micro_batches, pb->n_ranks,
-                       PLAN_MAX_CELLS);
-    layout->cell_first = pool_get(&pb->pool, (uint64_t)layout->n_micro_batches * pb->n_ranks + 1, sizeof *layout->cell_first);
+        return err_set(err, -EINVAL, "%u micro-batches on %u ranks: at most %u in all", layout->n_micro_batches,
+                       pb->n_ranks, PLAN_MAX_CELLS);
+    layout->cell_first =
+        pool_get(&pb->pool, (uint64_t)layout->n_micro_batches * pb->n_ranks + 1, sizeof *layout->cell_first);
     if (!layout->cell_first)
         return err_set(err, -ENOMEM, "no memory to plan %u samples", pb->n_samples);
     for (uint32_t r = 0; r < pb->n_ranks; r++) {
@@ -138,8 +139,10 @@ int reference_global_place(struct problem *pb, struct layout *layout, struct poi
         return err_set(err, -EINVAL, "slots of micro_batch_size %u * %u ranks / image_encoder_dp %u hold 0 samples",
                        pb->req->micro_batch_size, pb->n_ranks, dp);
     if (n % capacity)
-        return err_set(err, -EINVAL, "%u samples are no multiple of the %llu that a slot holds (micro_batch_size %u * %u ranks "
-                       "/ image_encoder_dp %u)", n, (unsigned long long)capacity, pb->req->micro_batch_size, pb->n_ranks, dp);
+        return err_set(err, -EINVAL,
+                       "%u samples are no multiple of the %llu that a slot holds (micro_batch_size %u * %u ranks "
+                       "/ image_encoder_dp %u)",
+                       n, (unsigned long long)capacity, pb->req->micro_batch_size, pb->n_ranks, dp);
     if (n / capacity % pb->n_ranks)
         return err_set(err, -EINVAL, "%llu slots of %llu samples cannot be shared equally by %u ranks",
                        (unsigned long long)(n / capacity), (unsigned long long)capacity, pb->n_ranks);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What bulk moving leaves: units that fit no hole as they are, and ranks still above the target. Both are searched for the
- * change that costs the fewest bytes, among the ranks with the largest holes; all within a bound on work, so that time never
- * depends on how hard a batch is.
+ * What bulk moving leaves: units that fit no hole as they are, and ranks still above the target. Both are searched for
+ * the change that costs the fewest bytes, among the ranks with the largest holes; all within a bound on work, so that
+ * time never depends on how hard a batch is.
  */
 #include "mover.h"
 
-#define RANKS 12  /* with the largest holes that a search looks at: half of what it finds among 64 it finds among 12 */
+#define RANKS 12 /* with the largest holes that a search looks at: half of what it finds among 64 it finds among 12 */
 #define SMALLEST 24 /* units of all, whose ranks are looked at too where counts are fixed */
 #define MOST_RANKS (2 * RANKS + SMALLEST)
 #define NEAR 4    /* guests, small units and ranks tried first where little sticks out */
@@ -55,7 +55,8 @@ static uint32_t first_at_most(const struct mover *mv, uint32_t rank, uint64_t co
     return low;
 }
 
-/* -------------------------------------------------------------------------------------------------------- squeezing in */
+/* -------------------------------------------------------------------------------------------------------- squeezing in
+ */
 
 /* A unit of the rank, smaller than `unit`, that leaves enough room for it: the fewest bytes. */
 static void leaver_in(struct mover *mv, uint32_t rank, uint32_t unit, struct change *best)
@@ -75,21 +76,23 @@ static void leaver_in(struct mover *mv, uint32_t rank, uint32_t unit, struct cha
             *best = (struct change){unit, rank, v, 0, mv->cost[v]}; /* it moves anyway */
         }
     /* Smallest first that is large enough. */
-    for (uint32_t i = first_at_most(mv, rank, need ? need - 1 : 0), n = 0; i-- > pb->unit_of_rank[rank] && n < GUESTS; n++) {
+    for (uint32_t i = first_at_most(mv, rank, need ? need - 1 : 0), n = 0; i-- > pb->unit_of_rank[rank] && n < GUESTS;
+         n++) {
         uint32_t v = mv->home[i];
         int64_t bytes = (int64_t)(pb->bytes[v] >> 1);
         if (mv->cost[v] >= mv->cost[unit])
             return;
-        if (mv->where[v] != rank || !mover_may_move(mv, v) || mv->cost[v] < need || (best->back != PLAN_ANY && bytes >= best->bytes) ||
-            unit_size(pb, v) != unit_size(pb, unit) || !loads_may_lose(&mv->loads, rank, v) ||
-            !loads_fits_for(&mv->loads, rank, unit, v))
+        if (mv->where[v] != rank || !mover_may_move(mv, v) || mv->cost[v] < need ||
+            (best->back != PLAN_ANY && bytes >= best->bytes) || unit_size(pb, v) != unit_size(pb, unit) ||
+            !loads_may_lose(&mv->loads, rank, v) || !loads_fits_for(&mv->loads, rank, unit, v))
             continue;
         *best = (struct change){unit, rank, v, bytes, mv->cost[v]};
         return;
     }
 }
 
-/* Somewhere under the caps, even above the target: where it sticks out least of those seen first, else home, else anywhere. */
+/* Somewhere under the caps, even above the target: where it sticks out least of those seen first, else home, else
+ * anywhere. */
 static bool put_anywhere(struct mover *mv, uint32_t unit)
 {
     uint32_t ranks[MOST_RANKS], n = candidates(mv, PLAN_ANY, ranks), best = PLAN_ANY, home = mv->pb->unit_rank[unit];
@@ -130,9 +133,11 @@ bool mover_squeeze(struct mover *mv, uint32_t unit)
     return true;
 }
 
-/* -------------------------------------------------------------------------------------------------- ranks that stick out */
+/* -------------------------------------------------------------------------------------------------- ranks that stick
+ * out */
 
-/* Is `a` better? Whatever brings the rank to its target beats what does not; then fewest bytes, else most cost shifted. */
+/* Is `a` better? Whatever brings the rank to its target beats what does not; then fewest bytes, else most cost shifted.
+ */
 static bool better(const struct change *a, const struct change *b, uint64_t over)
 {
     bool a_done = a->shift >= over, b_done = b->shift >= over;
@@ -221,8 +226,8 @@ static void apply(struct mover *mv, uint32_t from, const struct change *c)
 }
 
 /*
- * The usual case: the rank sticks out by little. Something small goes and something smaller comes: of the units larger than
- * the other's smallest by what sticks out, the smallest; or a guest, which moves anyway.
+ * The usual case: the rank sticks out by little. Something small goes and something smaller comes: of the units larger
+ * than the other's smallest by what sticks out, the smallest; or a guest, which moves anyway.
  */
 static void search_small(struct mover *mv, uint32_t rank, const uint32_t *ranks, uint32_t n, struct change *best)
 {
@@ -236,7 +241,8 @@ static void search_small(struct mover *mv, uint32_t rank, const uint32_t *ranks,
             last--;
         if (mv->exchanges && last > first)
             least += mv->cost[mv->home[last - 1]];
-        for (uint32_t v = mv->guest_first[rank]; v != PLAN_ANY && seen < NEAR; v = mv->guest_next[v], seen++, mv->work--)
+        for (uint32_t v = mv->guest_first[rank]; v != PLAN_ANY && seen < NEAR;
+             v = mv->guest_next[v], seen++, mv->work--)
             if (mv->cost[v] > over)
                 search(mv, rank, v, ranks[k], over, best);
         seen = 0;
@@ -295,7 +301,8 @@ static uint32_t substitute(struct mover *mv, uint32_t unit)
     uint32_t home = pb->unit_rank[unit], at = mv->where[unit], best = PLAN_ANY;
     uint64_t hole = mover_hole(mv, home), cost = mv->cost[unit];
 
-    for (uint32_t i = first_at_most(mv, home, cost), seen = 0; i < pb->unit_of_rank[home + 1] && seen < GUESTS; i++, seen++) {
+    for (uint32_t i = first_at_most(mv, home, cost), seen = 0; i < pb->unit_of_rank[home + 1] && seen < GUESTS;
+         i++, seen++) {
         uint32_t v = mv->home[i];
         struct change back = {.unit = unit, .rank = home, .back = v};
         if (cost - mv->cost[v] > hole)

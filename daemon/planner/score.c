@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The judge: what a layout comes to. It sees every sample once, in the order of cells (rank, micro-batch), and knows nothing
- * of how the layout was made; so a bug of an algorithm shows here as a plan that is refused, not as a wrong plan. All sums
- * are exact, in 128 bits.
+ * The judge: what a layout comes to. It sees every sample once, in the order of cells (rank, micro-batch), and knows
+ * nothing of how the layout was made; so a bug of an algorithm shows here as a plan that is refused, not as a wrong
+ * plan. All sums are exact, in 128 bits.
  *
  * The objective is the predicted time of the step (DESIGN: objective):
  *   step        sum over segments (phases between barriers) of the max over ranks of their cost
@@ -139,10 +139,10 @@ struct rank_sum {
     u128 cost[POISE_MAX_PHASES];
 };
 
-#define RAISE(max, x)                                                                                                       \
-    do {                                                                                                                    \
-        if ((max) < (x))                                                                                                    \
-            (max) = (x);                                                                                                    \
+#define RAISE(max, x)                                                                                                  \
+    do {                                                                                                               \
+        if ((max) < (x))                                                                                               \
+            (max) = (x);                                                                                               \
     } while (0)
 
 static void add_cell(const struct problem *pb, const struct cell *cell, struct rank_sum *rank, struct score *score)
@@ -228,7 +228,8 @@ int score_layout(struct problem *pb, const struct layout *layout, struct score *
         for (uint32_t m = 0; m < n_mb; m++) {
             size_t c = (size_t)r * n_mb + m;
             struct cell cell;
-            score_cell(pb, layout->order + layout->cell_first[c], layout->cell_first[c + 1] - layout->cell_first[c], &cell);
+            score_cell(pb, layout->order + layout->cell_first[c], layout->cell_first[c + 1] - layout->cell_first[c],
+                       &cell);
             add_cell(pb, &cell, &rank, &score);
             for (uint32_t g = 0; meets && g < pb->n_segments; g++)
                 RAISE(meet[((size_t)pb->set[r] * n_mb + m) * pb->n_segments + g], rank_time(pb, r, cell.cost[g]));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What leaves a rank that is above its target: enough, and the fewest bytes. A greedy choice, most cost a byte first, closed
- * by the unit or exchange that costs least, and then a short search for a better one. Units that no rank has room for stay
- * as long as others are enough.
+ * What leaves a rank that is above its target: enough, and the fewest bytes. A greedy choice, most cost a byte first,
+ * closed by the unit or exchange that costs least, and then a short search for a better one. Units that no rank has
+ * room for stay as long as others are enough.
  */
 #include "shed.h"
 
@@ -11,8 +11,9 @@
 
 /* Units already chosen that may be exchanged for a better fit; more would make shedding quadratic in samples. */
 #define EXCHANGES 16
-/* The search for a better choice of what leaves: steps, the units it looks at, ranks that are searched in full, and when a
- * choice is close enough to what no choice can beat (1/64). With eight samples a rank a greedy choice is 13 % above it. */
+/* The search for a better choice of what leaves: steps, the units it looks at, ranks that are searched in full, and
+ * when a choice is close enough to what no choice can beat (1/64). With eight samples a rank a greedy choice is 13 %
+ * above it. */
 #define NODES 400
 #define SEARCH_UNITS 40
 #define SMALL_RANK 16
@@ -116,8 +117,8 @@ static bool close_gap(struct shedder *s, uint32_t rank, uint64_t rest)
 /* Branch and bound over which units leave: the fewest bytes that shed at least `rest`. */
 struct search {
     const struct mover *mv;
-    const uint32_t *unit;  /* [n] most cost a byte first */
-    uint64_t *gain;        /* [n] */
+    const uint32_t *unit; /* [n] most cost a byte first */
+    uint64_t *gain;       /* [n] */
     uint32_t n, n_chosen, nodes;
     uint8_t *chosen, *best; /* [n] */
     uint64_t best_bytes, floor_bytes;
@@ -170,8 +171,15 @@ static void choose_better(struct shedder *s, uint32_t rank, uint64_t rest)
             floor += (uint64_t)((u128)need * mv->pb->bytes[u] / gain(mv, u));
         need -= gain(mv, u) < need ? gain(mv, u) : need;
     }
-    struct search search = {.mv = mv, .unit = units, .gain = gains, .n = n, .nodes = s->n <= SMALL_RANK ? NODES : NODES / 8,
-                            .chosen = chosen, .best = best, .best_bytes = have, .floor_bytes = floor};
+    struct search search = {.mv = mv,
+                            .unit = units,
+                            .gain = gains,
+                            .n = n,
+                            .nodes = s->n <= SMALL_RANK ? NODES : NODES / 8,
+                            .chosen = chosen,
+                            .best = best,
+                            .best_bytes = have,
+                            .floor_bytes = floor};
     branch(&search, 0, rest, 0);
     if (search.best_bytes == have)
         return;
@@ -203,7 +211,8 @@ static bool shed_within(struct shedder *s, uint32_t rank)
     return true;
 }
 
-/* Takes what is above the target off a rank. Where what others have room for is not enough, larger units leave as well. */
+/* Takes what is above the target off a rank. Where what others have room for is not enough, larger units leave as well.
+ */
 void shed_excess(struct shedder *s, uint32_t rank)
 {
     uint64_t most_room = s->mv->most_room;

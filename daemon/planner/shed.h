@@ -9,7 +9,7 @@ struct shedder {
     struct mover *mv;
     struct sort_item *items; /* [most] a rank's units, most cost a byte first; id: unit */
     struct sort_item *scratch;
-    uint32_t *taken;         /* [most] positions in items */
+    uint32_t *taken; /* [most] positions in items */
     uint32_t n, n_taken;
 };
 

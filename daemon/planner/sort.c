@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sorting by 64-bit keys. Stable, so that ties fall by (origin rank, index), the order of the input. Short runs (one rank's
- * samples) are inserted; long ones go through a radix sort, linear in samples, that skips digits which all keys share.
+ * Sorting by 64-bit keys. Stable, so that ties fall by (origin rank, index), the order of the input. Short runs (one
+ * rank's samples) are inserted; long ones go through a radix sort, linear in samples, that skips digits which all keys
+ * share.
  */
 #include "sort.h"
 
@@ -23,7 +24,8 @@ static void insert(struct sort_item *items, uint32_t n)
     }
 }
 
-static void merge(const struct sort_item *a, uint32_t n_a, const struct sort_item *b, uint32_t n_b, struct sort_item *to)
+static void merge(const struct sort_item *a, uint32_t n_a, const struct sort_item *b, uint32_t n_b,
+                  struct sort_item *to)
 {
     uint32_t i = 0, k = 0;
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Largest first, but at home where home has room: for what least_move's bulk cannot do. It balances several sums at once
- * (phases between barriers each have a maximum of their own) and takes units of any sizes under fixed counts.
+ * Largest first, but at home where home has room: for what least_move's bulk cannot do. It balances several sums at
+ * once (phases between barriers each have a maximum of their own) and takes units of any sizes under fixed counts.
  *
- * A unit's weight in a segment is its share of that segment's target. Units go by their largest weight, falling; each stays
- * if no sum of its rank comes above the target, else it goes to the rank whose largest sum is least, among those with room.
+ * A unit's weight in a segment is its share of that segment's target. Units go by their largest weight, falling; each
+ * stays if no sum of its rank comes above the target, else it goes to the rank whose largest sum is least, among those
+ * with room.
  */
 #include <errno.h>
 #include <string.h>
@@ -14,11 +15,11 @@
 #include "loads.h"
 
 #define ONE ((uint64_t)1 << 30) /* a whole target; sums of 2^31 samples still fit in 64 bits */
-/* Ranks keep their own up to this much of the target, in 1/64: tried in turn until the largest sum meets the target. Lower
- * ones leave more air for what has no home. */
+/* Ranks keep their own up to this much of the target, in 1/64: tried in turn until the largest sum meets the target.
+ * Lower ones leave more air for what has no home. */
 static const uint32_t keeps[] = {64, 63, 62, 61, 60};
 #define N_KEEPS (sizeof keeps / sizeof *keeps)
-#define CANDIDATES 16           /* ranks from the top of the heap that are looked at for each unit */
+#define CANDIDATES 16 /* ranks from the top of the heap that are looked at for each unit */
 
 struct sticky {
     struct problem *pb;

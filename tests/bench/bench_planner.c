@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the planner reaches: gap to the lower bound, bytes moved against the floor, time of one thread. Batches are random
- * draws from real sample sizes (tests/data), or from a log-normal distribution. Ratios are means over batches.
+ * What the planner reaches: gap to the lower bound, bytes moved against the floor, time of one thread. Batches are
+ * random draws from real sample sizes (tests/data), or from a log-normal distribution. Ratios are means over batches.
  *
  *     bench_planner [--batches N] [--seed S] [--only TEXT] [--algorithm NAME]
  */
@@ -128,9 +128,9 @@ struct row {
     const char *name, *data, *cost;
     uint32_t n_ranks, per_rank, count, tolerance_ppm, text_percent, micro_batch, objective;
     const char *algorithm;
-    int lift;    /* no caps on tokens */
+    int lift;          /* no caps on tokens */
     uint32_t per_node; /* ranks */
-    int barrier; /* ranks meet after the first phase */
+    int barrier;       /* ranks meet after the first phase */
 };
 
 struct batch {
@@ -157,7 +157,8 @@ static void fill(struct batch *b, const struct row *row, const struct table *t)
             b->length[n + s] = x.tokens;
             b->attention[n + s] = x.tokens * x.tokens;
         }
-        b->bytes[s] = !strcmp(row->data, "log") ? x.patches : x.patches * PATCH_BYTES + (b->req.n_phases == 2 ? x.tokens * 17 : 0);
+        b->bytes[s] = !strcmp(row->data, "log") ? x.patches
+                                                : x.patches * PATCH_BYTES + (b->req.n_phases == 2 ? x.tokens * 17 : 0);
     }
 }
 
@@ -173,12 +174,25 @@ static void prepare(struct batch *b, const struct row *row)
     b->attention = calloc(2 * (size_t)n, 8);
     b->bytes = calloc(n, 8);
     b->n_samples = calloc(row->n_ranks, 4);
-    b->plan = (struct poise_plan){.size = sizeof b->plan, .rank = calloc(n, 4), .micro_batch = calloc(n, 4),
-                                  .row = calloc(n, 4), .reason = calloc(n, 1)};
-    b->req = (struct poise_plan_request){.size = sizeof b->req, .n_ranks = row->n_ranks, .n_phases = n_phases,
-        .n_samples = b->n_samples, .length = b->length, .attention = b->attention, .bytes = b->bytes,
-        .phases = b->phases, .phase_size = sizeof *b->phases, .count = row->count, .tolerance_ppm = row->tolerance_ppm,
-        .micro_batch_size = row->micro_batch, .objective = row->objective, .algorithm = row->algorithm};
+    b->plan = (struct poise_plan){.size = sizeof b->plan,
+                                  .rank = calloc(n, 4),
+                                  .micro_batch = calloc(n, 4),
+                                  .row = calloc(n, 4),
+                                  .reason = calloc(n, 1)};
+    b->req = (struct poise_plan_request){.size = sizeof b->req,
+                                         .n_ranks = row->n_ranks,
+                                         .n_phases = n_phases,
+                                         .n_samples = b->n_samples,
+                                         .length = b->length,
+                                         .attention = b->attention,
+                                         .bytes = b->bytes,
+                                         .phases = b->phases,
+                                         .phase_size = sizeof *b->phases,
+                                         .count = row->count,
+                                         .tolerance_ppm = row->tolerance_ppm,
+                                         .micro_batch_size = row->micro_batch,
+                                         .objective = row->objective,
+                                         .algorithm = row->algorithm};
     if (row->per_node) {
         b->node = calloc(row->n_ranks, 4);
         for (uint32_t r = 0; r < row->n_ranks; r++)
@@ -257,8 +271,9 @@ static void run(const struct row *row, const struct table *t, int n_batches)
     }
     qsort(ms, (size_t)n_batches, sizeof *ms, by_value);
     double n = n_batches;
-    printf("%-34s %6.3f -> %5.3f  gap %6.3f%% (max %6.3f%%)  moved %5.1f%% floor %5.1f%%  x%5.2f (%5.2f)  %7.3f ms (min %6.3f)%s\n", row->name,
-           before / n, after / n, gap / n * 100, worst * 100, moved / n * 100, floor / n * 100, ratio / n,
+    printf("%-34s %6.3f -> %5.3f  gap %6.3f%% (max %6.3f%%)  moved %5.1f%% floor %5.1f%%  x%5.2f (%5.2f)  %7.3f ms "
+           "(min %6.3f)%s\n",
+           row->name, before / n, after / n, gap / n * 100, worst * 100, moved / n * 100, floor / n * 100, ratio / n,
            share(ratio_moved, ratio_floor), ms[n_batches / 2], ms[0], lacking ? " EMPTIER" : "");
     if (row->per_node)
         printf("%-34s %5.1f%% of what moved went between nodes\n", "", between / n * 100);
@@ -275,35 +290,150 @@ static const struct row rows[] = {
     {.name = "64x8 equal", .data = "img", .cost = VIT, .n_ranks = 64, .per_rank = 8},
     {.name = "64x32 free", .data = "img", .cost = VIT, .n_ranks = 64, .per_rank = 32, .count = 2},
     {.name = "64x32 equal", .data = "img", .cost = VIT, .n_ranks = 64, .per_rank = 32},
-    {.name = "64x32 free 0.1%", .data = "img", .cost = VIT, .n_ranks = 64, .per_rank = 32, .count = 2, .tolerance_ppm = 1000},
+    {.name = "64x32 free 0.1%",
+     .data = "img",
+     .cost = VIT,
+     .n_ranks = 64,
+     .per_rank = 32,
+     .count = 2,
+     .tolerance_ppm = 1000},
     {.name = "64x32 equal 0.1%", .data = "img", .cost = VIT, .n_ranks = 64, .per_rank = 32, .tolerance_ppm = 1000},
     {.name = "1024x32 free", .data = "img", .cost = VIT, .n_ranks = 1024, .per_rank = 32, .count = 2},
     {.name = "1024x32 equal", .data = "img", .cost = VIT, .n_ranks = 1024, .per_rank = 32},
     {.name = "4096x64 free", .data = "img", .cost = VIT, .n_ranks = 4096, .per_rank = 64, .count = 2},
     {.name = "4096x64 equal", .data = "img", .cost = VIT, .n_ranks = 4096, .per_rank = 64},
     {.name = "64x32 whole 0% free", .data = "img", .cost = VL, .n_ranks = 64, .per_rank = 32, .count = 2},
-    {.name = "64x32 whole 10% free", .data = "img", .cost = VL, .n_ranks = 64, .per_rank = 32, .count = 2, .text_percent = 10},
-    {.name = "64x32 whole 20% free", .data = "img", .cost = VL, .n_ranks = 64, .per_rank = 32, .count = 2, .text_percent = 20},
-    {.name = "64x32 whole 20% equal mb4", .data = "img", .cost = VL, .n_ranks = 64, .per_rank = 32, .text_percent = 20, .micro_batch = 4},
-    {.name = "64x32 whole 20% free mb2", .data = "img", .cost = VL, .n_ranks = 64, .per_rank = 32, .count = 2, .text_percent = 20, .micro_batch = 2},
+    {.name = "64x32 whole 10% free",
+     .data = "img",
+     .cost = VL,
+     .n_ranks = 64,
+     .per_rank = 32,
+     .count = 2,
+     .text_percent = 10},
+    {.name = "64x32 whole 20% free",
+     .data = "img",
+     .cost = VL,
+     .n_ranks = 64,
+     .per_rank = 32,
+     .count = 2,
+     .text_percent = 20},
+    {.name = "64x32 whole 20% equal mb4",
+     .data = "img",
+     .cost = VL,
+     .n_ranks = 64,
+     .per_rank = 32,
+     .text_percent = 20,
+     .micro_batch = 4},
+    {.name = "64x32 whole 20% free mb2",
+     .data = "img",
+     .cost = VL,
+     .n_ranks = 64,
+     .per_rank = 32,
+     .count = 2,
+     .text_percent = 20,
+     .micro_batch = 2},
     {.name = "video 64x8 free", .data = "vid", .cost = VIT, .n_ranks = 64, .per_rank = 8, .count = 2},
     {.name = "video 64x32 free", .data = "vid", .cost = VIT, .n_ranks = 64, .per_rank = 32, .count = 2},
     {.name = "log-normal 64x32 free", .data = "log", .cost = "length", .n_ranks = 64, .per_rank = 32, .count = 2},
     {.name = "log-normal 64x32 equal", .data = "log", .cost = "length", .n_ranks = 64, .per_rank = 32},
-    {.name = "nodes of 8 64x32 free", .data = "img", .cost = VIT, .n_ranks = 64, .per_rank = 32, .count = 2, .per_node = 8},
+    {.name = "nodes of 8 64x32 free",
+     .data = "img",
+     .cost = VIT,
+     .n_ranks = 64,
+     .per_rank = 32,
+     .count = 2,
+     .per_node = 8},
     {.name = "nodes of 8 64x8 equal", .data = "img", .cost = VIT, .n_ranks = 64, .per_rank = 8, .per_node = 8},
-    {.name = "barrier 64x32 10% free", .data = "img", .cost = VL, .n_ranks = 64, .per_rank = 32, .count = 2, .text_percent = 10, .barrier = 1},
-    {.name = "barrier 64x32 10% equal", .data = "img", .cost = VL, .n_ranks = 64, .per_rank = 32, .text_percent = 10, .barrier = 1},
-    {.name = "pipeline 64x32 mb4 free", .data = "img", .cost = VL, .n_ranks = 64, .per_rank = 32, .micro_batch = 4, .count = 2, .objective = 2},
-    {.name = "pipeline 64x32 mb4 equal", .data = "img", .cost = VL, .n_ranks = 64, .per_rank = 32, .micro_batch = 4, .objective = 2},
-    {.name = "micro 64x32 mb1 lifted", .data = "img", .cost = VIT, .n_ranks = 64, .per_rank = 32, .micro_batch = 1, .objective = 1, .lift = 1},
-    {.name = "micro 64x32 mb2 lifted", .data = "img", .cost = VIT, .n_ranks = 64, .per_rank = 32, .micro_batch = 2, .objective = 1, .lift = 1},
-    {.name = "micro 64x32 mb4 lifted", .data = "img", .cost = VIT, .n_ranks = 64, .per_rank = 32, .micro_batch = 4, .objective = 1, .lift = 1},
-    {.name = "micro 64x32 mb8 lifted", .data = "img", .cost = VIT, .n_ranks = 64, .per_rank = 32, .micro_batch = 8, .objective = 1, .lift = 1},
-    {.name = "micro 64x32 mb1", .data = "img", .cost = VIT, .n_ranks = 64, .per_rank = 32, .micro_batch = 1, .objective = 1},
-    {.name = "micro 64x32 mb2", .data = "img", .cost = VIT, .n_ranks = 64, .per_rank = 32, .micro_batch = 2, .objective = 1},
-    {.name = "micro 64x32 mb4", .data = "img", .cost = VIT, .n_ranks = 64, .per_rank = 32, .micro_batch = 4, .objective = 1},
-    {.name = "micro 64x32 mb8", .data = "img", .cost = VIT, .n_ranks = 64, .per_rank = 32, .micro_batch = 8, .objective = 1},
+    {.name = "barrier 64x32 10% free",
+     .data = "img",
+     .cost = VL,
+     .n_ranks = 64,
+     .per_rank = 32,
+     .count = 2,
+     .text_percent = 10,
+     .barrier = 1},
+    {.name = "barrier 64x32 10% equal",
+     .data = "img",
+     .cost = VL,
+     .n_ranks = 64,
+     .per_rank = 32,
+     .text_percent = 10,
+     .barrier = 1},
+    {.name = "pipeline 64x32 mb4 free",
+     .data = "img",
+     .cost = VL,
+     .n_ranks = 64,
+     .per_rank = 32,
+     .micro_batch = 4,
+     .count = 2,
+     .objective = 2},
+    {.name = "pipeline 64x32 mb4 equal",
+     .data = "img",
+     .cost = VL,
+     .n_ranks = 64,
+     .per_rank = 32,
+     .micro_batch = 4,
+     .objective = 2},
+    {.name = "micro 64x32 mb1 lifted",
+     .data = "img",
+     .cost = VIT,
+     .n_ranks = 64,
+     .per_rank = 32,
+     .micro_batch = 1,
+     .objective = 1,
+     .lift = 1},
+    {.name = "micro 64x32 mb2 lifted",
+     .data = "img",
+     .cost = VIT,
+     .n_ranks = 64,
+     .per_rank = 32,
+     .micro_batch = 2,
+     .objective = 1,
+     .lift = 1},
+    {.name = "micro 64x32 mb4 lifted",
+     .data = "img",
+     .cost = VIT,
+     .n_ranks = 64,
+     .per_rank = 32,
+     .micro_batch = 4,
+     .objective = 1,
+     .lift = 1},
+    {.name = "micro 64x32 mb8 lifted",
+     .data = "img",
+     .cost = VIT,
+     .n_ranks = 64,
+     .per_rank = 32,
+     .micro_batch = 8,
+     .objective = 1,
+     .lift = 1},
+    {.name = "micro 64x32 mb1",
+     .data = "img",
+     .cost = VIT,
+     .n_ranks = 64,
+     .per_rank = 32,
+     .micro_batch = 1,
+     .objective = 1},
+    {.name = "micro 64x32 mb2",
+     .data = "img",
+     .cost = VIT,
+     .n_ranks = 64,
+     .per_rank = 32,
+     .micro_batch = 2,
+     .objective = 1},
+    {.name = "micro 64x32 mb4",
+     .data = "img",
+     .cost = VIT,
+     .n_ranks = 64,
+     .per_rank = 32,
+     .micro_batch = 4,
+     .objective = 1},
+    {.name = "micro 64x32 mb8",
+     .data = "img",
+     .cost = VIT,
+     .n_ranks = 64,
+     .per_rank = 32,
+     .micro_batch = 8,
+     .objective = 1},
 };
 
 int main(int argc, char **argv)
@@ -332,7 +462,11 @@ int main(int argc, char **argv)
         if (!strstr(row.name, only))
             continue;
         row.algorithm = algorithm ? algorithm : row.algorithm;
-        run(&row, *row.data == 'i' ? &images : *row.data == 'v' ? &videos : &logs, row.n_ranks > 1000 ? (n_batches + 4) / 5 : n_batches);
+        run(&row,
+            *row.data == 'i'   ? &images
+            : *row.data == 'v' ? &videos
+                               : &logs,
+            row.n_ranks > 1000 ? (n_batches + 4) / 5 : n_batches);
     }
     free(images.rows);
     free(videos.rows);

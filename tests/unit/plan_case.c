@@ -22,11 +22,17 @@ void plan_case_new(struct plan_case *c, const char *cost, uint32_t n_ranks, uint
     c->n = n;
     c->n_samples = must(calloc(n_ranks + 1, sizeof *c->n_samples));
     c->length = must(calloc((size_t)n * n_phases + 1, sizeof *c->length));
-    c->req = (struct poise_plan_request){.size = sizeof c->req, .n_ranks = n_ranks, .n_phases = n_phases,
-                                         .n_samples = c->n_samples, .length = c->length, .phases = c->phases,
+    c->req = (struct poise_plan_request){.size = sizeof c->req,
+                                         .n_ranks = n_ranks,
+                                         .n_phases = n_phases,
+                                         .n_samples = c->n_samples,
+                                         .length = c->length,
+                                         .phases = c->phases,
                                          .phase_size = sizeof *c->phases};
-    c->plan = (struct poise_plan){.size = sizeof c->plan, .rank = must(calloc(n + 1, 4)),
-                                  .micro_batch = must(calloc(n + 1, 4)), .row = must(calloc(n + 1, 4)),
+    c->plan = (struct poise_plan){.size = sizeof c->plan,
+                                  .rank = must(calloc(n + 1, 4)),
+                                  .micro_batch = must(calloc(n + 1, 4)),
+                                  .row = must(calloc(n + 1, 4)),
                                   .reason = must(calloc(n + 1, 1))};
 }
 

@@ -66,10 +66,16 @@ static void request(struct columns *c, struct poise_plan_request *req, uint64_t 
             c->length[n + s] = 20 + c->length[s] / 4 + next(state) % 300;
         c->bytes[s] = 64 + c->length[s] * 2352 + next(state) % 4096;
     }
-    *req = (struct poise_plan_request){.size = sizeof *req, .n_ranks = RANKS, .n_phases = n_phases,
-                                       .n_samples = c->n_samples, .length = c->length, .bytes = c->bytes,
-                                       .phases = c->phases, .phase_size = sizeof *c->phases,
-                                       .objective = (uint32_t)(next(state) % 3), .count = (uint32_t)(next(state) % 3),
+    *req = (struct poise_plan_request){.size = sizeof *req,
+                                       .n_ranks = RANKS,
+                                       .n_phases = n_phases,
+                                       .n_samples = c->n_samples,
+                                       .length = c->length,
+                                       .bytes = c->bytes,
+                                       .phases = c->phases,
+                                       .phase_size = sizeof *c->phases,
+                                       .objective = (uint32_t)(next(state) % 3),
+                                       .count = (uint32_t)(next(state) % 3),
                                        .stages = 1 + (uint32_t)(next(state) % 4)};
     uint64_t cut = next(state) % 4;
     req->micro_batch_size = cut == 0 ? 0 : (uint32_t)cut;
@@ -88,8 +94,8 @@ static uint64_t digest_of(const char *algorithm)
     struct poise_plan_request req;
 
     for (uint32_t i = 0; c && i < REQUESTS; i++) {
-        struct poise_plan plan = {.size = sizeof plan, .rank = c->rank, .micro_batch = c->micro_batch, .row = c->row,
-                                  .reason = c->reason};
+        struct poise_plan plan = {
+            .size = sizeof plan, .rank = c->rank, .micro_batch = c->micro_batch, .row = c->row, .reason = c->reason};
         uint32_t n = 0;
         request(c, &req, &state);
         for (uint32_t r = 0; r < RANKS; r++)

@@ -745,6 +745,33 @@ Test(group, leaving_after_the_end_harms_nobody)
     cr_assert_eq(case_count(&up, WIRE_ABORT), 1, "but for its grave");
 }
 
+Test(group, a_node_whose_processes_have_left_is_not_silent)
+{
+    struct wire_message msg = {.type = WIRE_HEARTBEAT};
+
+    form();
+    abort_from(NODE_B, 1, true, 5);
+    now -= now % 250;
+    for (int i = 0; i < 15; i++) { /* node B is alive and has nothing to say of this epoch */
+        cr_assert(!pass(1000, true, false, "silent"));
+        msg.heartbeat.instance = (struct wire_id){NODE_B, NODE_B};
+        feed(NODE_B, &msg);
+    }
+    cr_assert(pass(12000, true, false, "silent"), "now it is gone, and step 5 may never come");
+}
+
+Test(group, a_leave_reaches_those_who_wait_for_a_claim_to_be_whole)
+{
+    form();
+    teardown();
+    setup();
+    joins[0].epoch = epoch;
+    members(NODE_A, &joins[0], 1);
+    abort_from(NODE_B, 1, true, 5);
+    cr_assert_eq(case_count(&up, WIRE_ABORT), 2);
+    cr_assert(case_sent(&up, WIRE_ABORT, 0)->msg->abort.left);
+}
+
 Test(group, a_silent_node_is_said_to_be_silent_and_nothing_more)
 {
     form();

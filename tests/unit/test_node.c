@@ -691,6 +691,27 @@ Test(node, who_left_in_order_is_no_death)
     cr_assert_eq(up.n_sends, 0, "known");
 }
 
+Test(node, a_leave_is_repeated_until_its_step_or_an_earlier_one_is_echoed)
+{
+    struct wire_message echo = {.type = WIRE_ABORT};
+
+    begin("");
+    leave(2, 3, false);
+    echo.abort = case_sent(&up, WIRE_ABORT, 0)->msg->abort;
+    echo.abort.step = 5; /* of someone who left later */
+    down(0, &echo);
+    cr_assert_eq(up.n_sends, 0);
+    now += 1000;
+    tick();
+    cr_assert_eq(count_up(WIRE_ABORT), 1);
+    echo.abort.step = 1;
+    down(0, &echo);
+    cr_assert_eq(case_count(&up, WIRE_ABORT), 1, "news for the process that is left");
+    now += 1000;
+    tick();
+    cr_assert_eq(count_up(WIRE_ABORT), 0);
+}
+
 Test(node, who_leaves_without_a_step_ends_it)
 {
     begin("");

@@ -10,12 +10,13 @@
 
 /* Algorithms that keep the invariants. */
 static const char *const algorithms[] = {"least_move", "greedy", "identity", NULL};
-#define EACH_ALGORITHM(name)                                                                                                \
+#define EACH_ALGORITHM(name)                                                                                           \
     for (const char *const *name = algorithms; name < algorithms + sizeof algorithms / sizeof *algorithms; name++)
 
 Test(plan_cases, two_large_samples_put_on_one_rank)
 {
-    EACH_ALGORITHM(name) {
+    EACH_ALGORITHM(name)
+    {
         struct plan_case c;
         plan_case_parse(&c, "length_squared", "100,4 ; 4,100");
         c.req.algorithm = *name;
@@ -29,7 +30,8 @@ Test(plan_cases, two_large_samples_put_on_one_rank)
 
 Test(plan_cases, an_empty_rank_crashes)
 {
-    EACH_ALGORITHM(name) {
+    EACH_ALGORITHM(name)
+    {
         struct plan_case c;
         plan_case_parse(&c, "length", "5 ; 1 ; 2 ; ");
         c.req.algorithm = *name;
@@ -41,7 +43,8 @@ Test(plan_cases, an_empty_rank_crashes)
 
 Test(plan_cases, a_step_without_samples_is_an_error)
 {
-    EACH_ALGORITHM(name) {
+    EACH_ALGORITHM(name)
+    {
         struct plan_case c;
         plan_case_parse(&c, "length", " ; ");
         c.req.algorithm = *name;
@@ -72,7 +75,8 @@ Test(plan_cases, a_rank_without_samples_never_gets_one)
 
 Test(plan_cases, five_samples_on_four_ranks_are_lost_or_doubled)
 {
-    static const char *const lengths[] = {"3,1,4,1,5 ; ; ; ", "1 ; 1 ; 1 ; 1,1", "9,9 ; 9,9 ; 9 ; ", " ; ; ; 7,7,7,7,7"};
+    static const char *const lengths[] = {"3,1,4,1,5 ; ; ; ", "1 ; 1 ; 1 ; 1,1", "9,9 ; 9,9 ; 9 ; ",
+                                          " ; ; ; 7,7,7,7,7"};
 
     for (uint32_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         struct plan_case c;
@@ -92,7 +96,8 @@ Test(plan_cases, five_samples_on_four_ranks_are_lost_or_doubled)
 
 Test(plan_cases, equal_samples_are_shuffled_for_nothing)
 {
-    EACH_ALGORITHM(name) {
+    EACH_ALGORITHM(name)
+    {
         struct plan_case c;
         plan_case_parse(&c, "length_squared", "4,4 ; 4,4 ; 4,4 ; 4,4");
         c.req.algorithm = *name;
@@ -189,7 +194,8 @@ Test(plan_cases, a_sample_longer_than_the_cap_loops_for_ever)
 Test(plan_cases, samples_of_one_video_are_torn_apart)
 {
     uint64_t unit[] = {7, 0, 7, 9, 9, 0, 0, 0};
-    EACH_ALGORITHM(name) {
+    EACH_ALGORITHM(name)
+    {
         struct plan_case c;
         plan_case_parse(&c, "length", "100,90,80,70,60,50 ; 1,1");
         c.req.algorithm = *name;
@@ -294,7 +300,8 @@ Test(plan_cases, thirty_thousand_samples_take_seconds)
     for (uint32_t s = 0; s < c.n; s++)
         c.length[s] = 1 + plan_random_below(&seed, 8192);
     plan_case_make(&c); /* its time is the benchmark's; here that it ends, and is near the bound */
-    cr_assert_leq(c.plan.quality.objective_after, c.plan.quality.objective_bound + c.plan.quality.objective_bound / 100);
+    cr_assert_leq(c.plan.quality.objective_after,
+                  c.plan.quality.objective_bound + c.plan.quality.objective_bound / 100);
     plan_case_free(&c);
 }
 

@@ -18,7 +18,8 @@ static struct poise_phase phase_of(const char *preset, uint32_t p, uint32_t n_ph
 }
 
 /* FLOP in units of 1,024; every preset is a whole number of them. */
-static void check(const char *preset, uint32_t p, uint32_t n_phases, uint64_t linear, uint64_t quadratic, uint64_t constant)
+static void check(const char *preset, uint32_t p, uint32_t n_phases, uint64_t linear, uint64_t quadratic,
+                  uint64_t constant)
 {
     struct poise_phase phase = phase_of(preset, p, n_phases);
 
@@ -52,7 +53,8 @@ Test(plan_cost, presets_are_what_a_hand_computes)
     check("internvl2.5-8b", 0, 2, tile, 0, 0);
     check("internvl2.5-8b", 1, 2, internlm, 32 * 4 * 4096 / 2, 0);
 
-    uint64_t whisper = 2 * 2 * 3 * 128 * 1280 + 2 * 3 * 1280 * 1280 + 32ull * (4 * 2 * 1280 * 1280 + 2 * 2 * 1280 * 5120);
+    uint64_t whisper =
+        2 * 2 * 3 * 128 * 1280 + 2 * 3 * 1280 * 1280 + 32ull * (4 * 2 * 1280 * 1280 + 2 * 2 * 1280 * 5120);
     uint64_t qwen = 32ull * (4 * 2 * 4096 * 4096 + 3ull * 2 * 4096 * 11008) + 2ull * 4096 * 156032;
     check("whisper-large-v3", 0, 1, whisper, 32 * 4 * 1280, 0);
     check("qwen2-audio-7b", 0, 2, whisper + 2 * 1280 * 4096 / 2, 32 * 4 * 1280, 0);

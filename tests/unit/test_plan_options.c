@@ -19,12 +19,12 @@ static void refused(struct plan_case *c, const char *text)
     plan_case_free(c);
 }
 
-#define REFUSED(text, ...)                                                                                                  \
-    do {                                                                                                                    \
-        struct plan_case c;                                                                                                 \
-        plan_case_parse(&c, "length", "1,2,3 ; 4,5");                                                                       \
-        __VA_ARGS__;                                                                                                        \
-        refused(&c, text);                                                                                                  \
+#define REFUSED(text, ...)                                                                                             \
+    do {                                                                                                               \
+        struct plan_case c;                                                                                            \
+        plan_case_parse(&c, "length", "1,2,3 ; 4,5");                                                                  \
+        __VA_ARGS__;                                                                                                   \
+        refused(&c, text);                                                                                             \
     } while (0)
 
 Test(plan_options, what_makes_no_sense_is_refused_by_name)
@@ -47,7 +47,8 @@ Test(plan_options, what_makes_no_sense_is_refused_by_name)
     REFUSED("3 samples on a rank need 3 micro-batches of 1", c.req.n_micro_batches = 2; c.req.micro_batch_size = 1;
             c.req.micro_batch = (uint32_t[]){0, 0, 1, 0, 1});
     REFUSED("rank 0 sample 2 arrives in micro-batch 2 of 2", c.req.n_micro_batches = 2; c.req.micro_batch_size = 1);
-    REFUSED("rank 1 sample 1 arrives in micro-batch 9 of 3", c.req.n_micro_batches = 3; c.req.micro_batch = micro_batch);
+    REFUSED("rank 1 sample 1 arrives in micro-batch 9 of 3", c.req.n_micro_batches = 3;
+            c.req.micro_batch = micro_batch);
     REFUSED("micro-batches on", c.req.n_micro_batches = UINT32_MAX);
     REFUSED("cap_samples_rank is 2", c.req.cap_samples_rank = 2);
     REFUSED("cannot hold 5 samples", c.req.cap_samples_rank = 2; c.req.count = POISE_COUNT_FREE);

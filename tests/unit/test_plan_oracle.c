@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Small cases against brute force: every way to put samples into (rank, micro-batch) cells is tried. No bound may be above
- * the best, no plan below it, and the objective that a plan claims is counted again from its arrays. The pipeline objective
- * is also held against a simulated 1F1B schedule.
+ * Small cases against brute force: every way to put samples into (rank, micro-batch) cells is tried. No bound may be
+ * above the best, no plan below it, and the objective that a plan claims is counted again from its arrays. The pipeline
+ * objective is also held against a simulated 1F1B schedule.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -204,8 +204,8 @@ static double check(struct plan_case *c)
     cr_assert_eq(objective(&o), q->objective_after, "the plan claims %llu, it is %llu",
                  (unsigned long long)q->objective_after, (unsigned long long)objective(&o));
     try_all(&o, 0);
-    cr_assert_leq(q->objective_bound, o.best, "a bound of %llu, the best is %llu", (unsigned long long)q->objective_bound,
-                  (unsigned long long)o.best);
+    cr_assert_leq(q->objective_bound, o.best, "a bound of %llu, the best is %llu",
+                  (unsigned long long)q->objective_bound, (unsigned long long)o.best);
     cr_assert_geq(q->objective_after, o.best);
     if (q->objective_before <= o.best) /* arrival order may break the count, and then be lower */
         return 0;
@@ -228,7 +228,10 @@ static double run(const char *algorithm, uint32_t n_cases)
     return sum / n_cases;
 }
 
-Test(plan_oracle, identity_is_judged_right) { run("identity", 60); }
+Test(plan_oracle, identity_is_judged_right)
+{
+    run("identity", 60);
+}
 
 /* Lacking phases are guarded too, so the best of all may be forbidden; on the mean a plan is near it. */
 Test(plan_oracle, least_move_is_near_the_best)
@@ -247,13 +250,14 @@ Test(plan_oracle, auto_is_near_the_best)
     fprintf(stderr, "auto leaves %.3f of what could be gained\n", left);
 }
 
-/* --------------------------------------------------------------------------------------------------------------- 1F1B */
+/* --------------------------------------------------------------------------------------------------------------- 1F1B
+ */
 
 #define STAGES 8
 #define MICRO 16
 
-/* The time of a 1F1B schedule: each stage runs warm-up forwards, then one backward and one forward in turn. A micro-batch's
- * cost on a stage is a third forward and two thirds backward. */
+/* The time of a 1F1B schedule: each stage runs warm-up forwards, then one backward and one forward in turn. A
+ * micro-batch's cost on a stage is a third forward and two thirds backward. */
 static uint64_t one_f_one_b(uint32_t stages, uint32_t n, const uint64_t cost[MICRO])
 {
     uint64_t forward[STAGES + 1][MICRO] = {{0}}, backward[STAGES + 1][MICRO] = {{0}}, free_at[STAGES] = {0};
@@ -282,8 +286,8 @@ static uint64_t one_f_one_b(uint32_t stages, uint32_t n, const uint64_t cost[MIC
     return free_at[0];
 }
 
-/* Exact where micro-batches are alike, which is what a plan strives for; else stages wait for each other a little more or
- * less than the formula says. */
+/* Exact where micro-batches are alike, which is what a plan strives for; else stages wait for each other a little more
+ * or less than the formula says. */
 Test(plan_oracle, pipeline_objective_is_what_1f1b_takes)
 {
     uint64_t seed = current = plan_seed(), times = 0, claims = 0;
@@ -346,5 +350,6 @@ Test(plan_oracle, a_plan_for_pipelines_shortens_1f1b)
         after += slowest(&c, 4);
         plan_case_free(&c);
     }
-    cr_assert_lt(after, before * 9 / 10, "%llu before, %llu after", (unsigned long long)before, (unsigned long long)after);
+    cr_assert_lt(after, before * 9 / 10, "%llu before, %llu after", (unsigned long long)before,
+                 (unsigned long long)after);
 }

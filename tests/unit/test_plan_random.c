@@ -20,10 +20,14 @@ struct columns {
 static uint64_t random_length(uint64_t *seed, uint64_t kind)
 {
     switch (kind) {
-    case 0: return plan_random_below(seed, 1000);
-    case 1: return (uint64_t)1 << plan_random_below(seed, 14);
-    case 2: return 4 + 100 * plan_random_below(seed, 3);
-    default: return 4;
+    case 0:
+        return plan_random_below(seed, 1000);
+    case 1:
+        return (uint64_t)1 << plan_random_below(seed, 14);
+    case 2:
+        return 4 + 100 * plan_random_below(seed, 3);
+    default:
+        return 4;
     }
 }
 
@@ -81,7 +85,8 @@ static void random_units(struct plan_case *c, struct columns *x, uint64_t *seed)
 
 static void random_case(struct plan_case *c, struct columns *x, uint64_t *seed)
 {
-    static const char *const presets[] = {"length", "length_squared", "qwen2.5-vl-7b", "internvl2.5-8b", "qwen2-audio-7b"};
+    static const char *const presets[] = {"length", "length_squared", "qwen2.5-vl-7b", "internvl2.5-8b",
+                                          "qwen2-audio-7b"};
     uint32_t n_ranks = 1 + (uint32_t)plan_random_below(seed, 8), n[16], total = 0;
     uint64_t kind = plan_random_below(seed, 4), other = plan_random_below(seed, 4);
     bool uneven = COIN(3);
@@ -143,8 +148,9 @@ static void check_again(struct plan_case *c)
     c->plan.micro_batch = second + c->n;
     c->plan.row = second + 2 * c->n;
     cr_assert_eq(plan_make(&c->req, &c->plan, &c->err), 0);
-    cr_assert(!memcmp(first.rank, c->plan.rank, c->n * 4) && !memcmp(first.micro_batch, c->plan.micro_batch, c->n * 4) &&
-              !memcmp(first.row, c->plan.row, c->n * 4) && !memcmp(first.plan_id, c->plan.plan_id, 16));
+    cr_assert(!memcmp(first.rank, c->plan.rank, c->n * 4) &&
+              !memcmp(first.micro_batch, c->plan.micro_batch, c->n * 4) && !memcmp(first.row, c->plan.row, c->n * 4) &&
+              !memcmp(first.plan_id, c->plan.plan_id, 16));
     cr_assert(!memcmp(&first.quality, &c->plan.quality, sizeof first.quality));
     free(second);
     c->plan = first;
@@ -193,9 +199,18 @@ static void run(const char *algorithm, uint32_t n_cases)
     }
 }
 
-Test(plan_random, greedy) { run("greedy", 2000); }
-Test(plan_random, least_move) { run("least_move", 2000); }
-Test(plan_random, the_default) { run(NULL, 2000); }
+Test(plan_random, greedy)
+{
+    run("greedy", 2000);
+}
+Test(plan_random, least_move)
+{
+    run("least_move", 2000);
+}
+Test(plan_random, the_default)
+{
+    run(NULL, 2000);
+}
 
 Test(plan_random, arrival_order_is_never_an_error)
 {
@@ -217,6 +232,78 @@ Test(plan_random, arrival_order_is_never_an_error)
                 cr_assert(k == 0 || c.plan.micro_batch[s] > c.plan.micro_batch[s - 1] ||
                           c.plan.row[s] == c.plan.row[s - 1] + 1);
             }
+        plan_case_free(&c);
+    }
+}
+
+/* Real-sized steps: heavy tails, bytes as the cost goes. */
+static void sized_case(struct plan_case *c, uint64_t *bytes, uint64_t *seed)
+{
+    uint32_t per_rank = 4 + (uint32_t)plan_random_below(seed, 29);
+
+    plan_case_new(c, "qwen2.5-vl-vit", 16, 16 * per_rank);
+    for (uint32_t r = 0; r < 16; r++)
+        c->n_samples[r] = per_rank;
+    for (uint32_t s = 0; s < c->n; s++) {
+        uint64_t a = 1 + plan_random_below(seed, 70), b = 1 + plan_random_below(seed, 70);
+        c->length[s] = 4 * a * b;
+        bytes[s] = 2352 * c->length[s];
+    }
+    c->req.bytes = bytes;
+    c->req.count = plan_random_below(seed, 2) ? POISE_COUNT_FREE : POISE_COUNT_EQUAL;
+}
+
+Test(plan_random, least_move_moves_no_more_than_greedy)
+{
+    uint64_t base = plan_seed(), moved = 0, floor = 0;
+    static uint64_t bytes[16 * 32];
+
+    for (uint32_t i = 0; i < 100; i++) {
+        uint64_t state = current = base + i;
+        struct plan_case c;
+        struct poise_quality greedy;
+        sized_case(&c, bytes, &state);
+        c.req.algorithm = "greedy";
+        plan_case_make(&c);
+        greedy = c.plan.quality;
+        c.req.algorithm = "least_move";
+        plan_case_make(&c);
+        const struct poise_quality *q = &c.plan.quality;
+        uint64_t target = q->objective_bound + q->objective_bound / 100;
+        if (greedy.objective_after <= target)
+            cr_assert_leq(q->objective_after, target, "greedy reaches the target, least_move does not");
+        if (greedy.objective_after <= target && q->objective_after <= target)
+            cr_assert_leq(q->bytes_moved, greedy.bytes_moved);
+        if (q->objective_after <= target)
+            cr_assert_geq(q->bytes_moved, q->bytes_floor, "fewer bytes than the floor");
+        moved += q->bytes_moved;
+        floor += q->bytes_floor;
+        plan_case_free(&c);
+    }
+    cr_assert_lt(moved, floor * 3 / 2, "%.2f times the floor", (double)moved / (double)floor);
+}
+
+Test(plan_random, the_order_in_which_units_are_named_does_not_matter)
+{
+    uint64_t base = plan_seed();
+
+    for (uint32_t i = 0; i < 200; i++) {
+        uint64_t state = current = base + i;
+        static struct columns x;
+        struct plan_case c;
+        random_case(&c, &x, &state);
+        random_units(&c, &x, &state);
+        c.req.micro_batch_size = c.req.n_micro_batches = 0;
+        c.req.cut = POISE_CUT_FIXED;
+        if (plan_make(&c.req, &c.plan, &c.err) == 0) {
+            uint32_t *rank = calloc(c.n + 1, 4);
+            memcpy(rank, c.plan.rank, c.n * 4);
+            for (uint32_t s = 0; s < c.n; s++)
+                x.unit[s] = x.unit[s] ? 1000000 - x.unit[s] * 7 : 0;
+            cr_assert_eq(plan_make(&c.req, &c.plan, &c.err), 0);
+            cr_assert(!memcmp(rank, c.plan.rank, c.n * 4));
+            free(rank);
+        }
         plan_case_free(&c);
     }
 }

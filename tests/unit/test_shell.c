@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts of the shell that need no socket: the map against a plain array, the folder's lock, the log's limits, verdicts, JSON,
- * metrics. */
+/* Parts of the shell that need no socket: the map against a plain array, the folder's lock, the log's limits, verdicts,
+ * JSON, metrics. */
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -63,7 +63,7 @@ Test(lock, one_holder_a_folder_and_nothing_stays)
     cr_assert_eq(rmdir(dir), 0);
 }
 
-/* ------------------------------------------------------------------------------------------------------------------ log */
+/* -------------------------------------------------------------------------------------------------------------- log */
 
 /* Standard error becomes a pipe; what was written is in text afterwards. */
 static int old_stderr, pipe_out;
@@ -129,7 +129,7 @@ Test(log, a_pipe_that_nobody_reads_does_not_block)
     cr_assert_gt(captured("line", text, sizeof text), 0);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- verdicts */
+/* --------------------------------------------------------------------------------------------------------- verdicts */
 
 static struct group_report group_of(const char *state)
 {
@@ -241,7 +241,7 @@ Test(verdict, modes_ends_and_nothing_to_do)
     assert_verdict(&r, &g, "ended: samples cost nothing: there is nothing to balance");
 }
 
-/* ----------------------------------------------------------------------------------------------------------- documents */
+/* -------------------------------------------------------------------------------------------------------- documents */
 
 Test(status, json_is_valid_whatever_names_hold)
 {
