@@ -6,10 +6,12 @@
 # make help         all targets
 #
 # Knobs: V=1 shows commands. SAN=address,undefined builds with sanitizers, in its own folder. WERROR=1. SETUP=0 installs
-# nothing. CC, CFLAGS, CPPFLAGS, LDFLAGS, PREFIX, DESTDIR as usual; a changed flag rebuilds.
+# nothing. CC, CFLAGS, CPPFLAGS, LDFLAGS, PREFIX, LIBDIR, DESTDIR as usual; a changed flag rebuilds.
 
 CFLAGS ?= -O2 -g
 PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
+OBJCOPY ?= objcopy
 SETUP ?= 1
 BUILD ?= build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
 comma := ,
@@ -24,17 +26,18 @@ PKGS_POISE := libzmq libprotobuf-c
 PKGS_DAEMON := libuv libmicrohttpd jansson inih
 PC := $(shell command -v pkg-config 2>/dev/null)
 pc = $(if $(PC),$(shell pkg-config $(1) $(2) 2>/dev/null))
-SYSTEMD := $(call pc,--libs,libsystemd)
 
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla -Wformat=2 -Wundef \
 	$(if $(WERROR),-Werror)
-ALL_CPPFLAGS = -I. -Iinclude -I$(BUILD)/gen -D_GNU_SOURCE $(if $(SYSTEMD),-DHAVE_SYSTEMD) $(CPPFLAGS)
+ALL_CPPFLAGS = -I. -Iinclude -I$(BUILD)/gen -D_GNU_SOURCE $(CPPFLAGS)
 ALL_CFLAGS = -std=gnu11 $(WARN) -fPIC -fvisibility=hidden -pthread $(SANFLAGS) $(CFLAGS) \
 	$(call pc,--cflags,$(PKGS_POISE) $(PKGS_DAEMON))
 SANFLAGS = $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 ALL_LDFLAGS = -pthread $(SANFLAGS) $(LDFLAGS)
 LIBS_POISE = $(call pc,--libs,$(PKGS_POISE)) -lm
-LIBS_DAEMON = $(call pc,--libs,$(PKGS_DAEMON)) $(SYSTEMD)
+LIBS_DAEMON = $(call pc,--libs,$(PKGS_DAEMON))
+# The trainer finds libpoise.so beside itself (build/) and from libexec/poise; packages set RPATH= (the linker's cache knows).
+RPATH = $$ORIGIN:$$ORIGIN/$(shell realpath -m --relative-to='$(PREFIX)/libexec/poise' '$(LIBDIR)')
 
 # ----------------------------------------------------------------------------------------------------------- sources
 planner := $(wildcard daemon/planner/*.c)
@@ -48,7 +51,8 @@ PB := $(BUILD)/gen/poise.pb-c
 ARCHIVES := $(foreach a,planner proto core shell client,$(BUILD)/lib/$(a).a)
 archives = $(foreach a,$(1),$(BUILD)/lib/$(a).a)
 
-all: $(BUILD)/poised $(BUILD)/poisectl $(BUILD)/libpoise.so $(BUILD)/libpoise.a $(BUILD)/trainer $(BUILD)/poise.pc
+all: $(BUILD)/poised $(BUILD)/poisectl $(BUILD)/libpoise.so $(BUILD)/libpoise.a $(BUILD)/trainer $(BUILD)/poise.pc \
+	$(BUILD)/poised.service
 
 $(BUILD)/poised: $(call obj,daemon/main.c) $(call archives,shell core proto planner)
 	$(call say,LD,$@)
@@ -69,13 +73,18 @@ $(BUILD)/libpoise.so: $(BUILD)/libpoise.so.$(VERSION)
 	$(Q)ln -sf libpoise.so.$(VERSION) $(BUILD)/libpoise.so.$(SOVERSION)
 	$(Q)ln -sf libpoise.so.$(SOVERSION) $@
 
-$(BUILD)/libpoise.a: $(call obj,$(client) $(proto) $(planner)) $(PB).o
+# One object in which all but the public names is local: a trainer's own `wire_encode` or `grid` cannot clash with ours.
+$(BUILD)/libpoise.o: $(call obj,$(client) $(proto) $(planner)) $(PB).o
+	$(call say,LD,$@)
+	$(Q)$(CC) -r -nostdlib -o $@ $^ && $(OBJCOPY) --localize-hidden $@
+
+$(BUILD)/libpoise.a: $(BUILD)/libpoise.o
 	$(call say,AR,$@)
-	$(Q)rm -f $@ && $(AR) rcs $@ $^
+	$(Q)rm -f $@ && $(AR) qcs $@ $^
 
 $(BUILD)/trainer: $(call obj,$(wildcard client/examples/*.c)) $(BUILD)/libpoise.so
 	$(call say,LD,$@)
-	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(BUILD) -lpoise -Wl,-rpath,'$$ORIGIN' -lm
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(BUILD) -lpoise $(if $(RPATH),-Wl$(comma)-rpath$(comma)'$(RPATH)') -lm
 
 $(BUILD)/lib/planner.a: $(call obj,$(planner))
 $(BUILD)/lib/proto.a: $(call obj,$(proto)) $(PB).o
@@ -84,7 +93,7 @@ $(BUILD)/lib/shell.a: $(call obj,$(shell))
 $(BUILD)/lib/client.a: $(call obj,$(client))
 $(ARCHIVES):
 	$(call say,AR,$@)
-	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcs $@ $^
+	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) qcs $@ $^
 
 $(PB).c: proto/poise.proto
 	$(call say,PROTOC,$<)
@@ -99,11 +108,8 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/flags | $(PB).h
 
 # The flags of the last build, rewritten only when they change, so that a change rebuilds everything.
 $(BUILD)/flags: FORCE
-	@mkdir -p $(@D) && echo '$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(PREFIX) $(VERSION)' | cmp -s - $@ || \
-		echo '$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(PREFIX) $(VERSION)' > $@
-
-$(BUILD)/poise.pc: client/poise.pc.in $(BUILD)/flags
-	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@VERSION@|$(VERSION)|g' $< > $@
+	@mkdir -p $(@D) && echo '$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(RPATH) $(VERSION)' | cmp -s - $@ || \
+		echo '$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(RPATH) $(VERSION)' > $@
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 
@@ -118,23 +124,15 @@ demo: setup
 	@$(MAKE) --no-print-directory all
 	@$(BUILD)/poisectl demo $(DEMO)
 
-install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
-	install -m 755 $(BUILD)/poised $(BUILD)/poisectl $(DESTDIR)$(PREFIX)/bin
-	install -m 755 $(BUILD)/libpoise.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib
-	ln -sf libpoise.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libpoise.so.$(SOVERSION)
-	ln -sf libpoise.so.$(SOVERSION) $(DESTDIR)$(PREFIX)/lib/libpoise.so
-	install -m 644 $(BUILD)/libpoise.a $(DESTDIR)$(PREFIX)/lib
-	install -m 644 $(BUILD)/poise.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig
-	install -m 644 include/poise.h $(DESTDIR)$(PREFIX)/include
+include systemd/install.mk
 
 clean:
 	rm -rf build
 
 help:
 	@sed -n 's/^# \{0,1\}//;2,9p' Makefile
-	@echo 'Also: test-unit test-sim test-system check-pure check-install fuzz install clean'
+	@echo 'Also: test-unit test-sim test-system check-pure check-install fuzz install uninstall deb clean'
 
 FORCE:
-.PHONY: all setup demo test install clean help FORCE
+.PHONY: all setup demo clean help FORCE
 .DELETE_ON_ERROR:

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,8 @@
 #define CALIBRATION_FIRST 6u /* the first ones touch new memory */
 #define COMPUTE_FACTOR 2.0   /* times the pipeline's p99 */
 #define COMPUTE_LEAST_NS 5e6 /* below, the sleeping itself is what is measured */
+#define BUDGET_NS 150e9      /* of the four runs: where other work disturbs the calibration, the demo is to end all the same */
+#define SLOWEST 1.35         /* a step over the mean rank's compute, the mean of the four runs on image_text.csv */
 #define FIXED_PART 0.25      /* of the mean step: what does not depend on the samples */
 #define NOISE_PPM 50000
 #define NOISE_SEED 1000003u
@@ -29,27 +32,32 @@
 
 static int find_binaries(struct demo *demo)
 {
-    static const char *const names[] = {"poised", "trainer"};
-    char path[sizeof demo->bin + 16];
+    char poised[sizeof demo->bin + 16];
     ssize_t n = readlink("/proc/self/exe", demo->bin, sizeof demo->bin - 1);
 
     if (n <= 0)
         return ctl_fail(demo->command, CTL_FAILED, "/proc/self/exe: %s", strerror(errno));
     demo->bin[n] = 0;
     *strrchr(demo->bin, '/') = 0;
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s", demo->bin, names[i]);
-        if (access(path, X_OK) < 0)
-            return ctl_fail(demo->command, CTL_FAILED, "%s: %s; the demo needs it beside poisectl: run make", path,
-                            strerror(errno));
-    }
+    snprintf(poised, sizeof poised, "%s/poised", demo->bin);
+    if (access(poised, X_OK) < 0)
+        return ctl_fail(demo->command, CTL_FAILED, "%s: %s; the demo needs it beside poisectl: run make", poised,
+                        strerror(errno));
+    snprintf(demo->trainer, sizeof demo->trainer, "%s/../libexec/poise/trainer", demo->bin);
+    if (access(demo->trainer, X_OK) == 0)
+        return CTL_OK;
+    snprintf(demo->trainer, sizeof demo->trainer, "%s/trainer", demo->bin);
+    if (access(demo->trainer, X_OK) < 0)
+        return ctl_fail(demo->command, CTL_FAILED,
+                        "%s: %s; the demo needs it beside poisectl (run make) or in ../libexec/poise (make install)",
+                        demo->trainer, strerror(errno));
     return CTL_OK;
 }
 
 /* --data, $POISE_DATA, or image_text.csv of the source tree or an installation. */
 static int find_data(struct demo *demo, char path[PATH_MAX])
 {
-    static const char *const places[] = {"../tests/data", "../../tests/data", "../../../tests/data", "../share/poise"};
+    static const char *const places[] = {"../share/poise", "../tests/data", "../../tests/data", "../../../tests/data"};
     const char *env = getenv("POISE_DATA");
 
     if (demo->opt.data)
@@ -125,6 +133,15 @@ static int check_run(const struct demo *demo, const struct demo_run *run, const 
     return CTL_OK;
 }
 
+/* Twice the p99, but within the budget as long as that is twice the median: a pipeline that is disturbed now and then. */
+static double compute_ns(const struct demo *demo, const struct demo_figures *figures)
+{
+    double budget_ns = BUDGET_NS / ((double)demo->opt.steps * N_RUNS * SLOWEST);
+
+    budget_ns = fmax(budget_ns, (double)figures->pipeline_p50_ns * COMPUTE_FACTOR);
+    return fmax(fmin((double)figures->pipeline_p99_ns * COMPUTE_FACTOR, budget_ns), COMPUTE_LEAST_NS);
+}
+
 static int calibrate(struct demo *demo)
 {
     const struct demo_run run = {"calibration", demo->opt.algorithm, "on", 0, CALIBRATION_STEPS, "1"};
@@ -141,9 +158,7 @@ static int calibrate(struct demo *demo)
     if (rc != CTL_OK)
         return rc;
     demo->pipeline_p99_ns = figures.pipeline_p99_ns;
-    demo->mean_ns = (double)figures.pipeline_p99_ns * COMPUTE_FACTOR;
-    if (demo->mean_ns < COMPUTE_LEAST_NS)
-        demo->mean_ns = COMPUTE_LEAST_NS;
+    demo->mean_ns = compute_ns(demo, &figures);
     fprintf(stderr, "the pipeline takes %.1f ms a step (p99): trainers compute %.1f ms in the mean\n",
             (double)demo->pipeline_p99_ns * 1e-6, demo->mean_ns * 1e-6);
     return CTL_OK;

@@ -32,7 +32,8 @@ struct demo {
     struct demo_options opt;
     bool exact; /* --truth exact */
     struct demo_data data;
-    char bin[4096];          /* where poised and trainer are */
+    char bin[4096];          /* where poisectl and poised are */
+    char trainer[4096 + 40]; /* beside them, or in libexec/poise of an installation */
     char dir[80];            /* poised's sockets and log; "" before there is one */
     pid_t poised, guard;     /* 0: none */
     int guard_fd, signal_fd; /* -1: none */
@@ -54,7 +55,7 @@ struct demo_figures { /* of one run */
     double step_ms, ideal_ms;                    /* mean of a step as measured; were every rank as long as the mean one */
     double predicted_speedup, bytes_moved_fraction;
     double wait_p50_us, wait_p99_us; /* of a rank and step: all of poise_next */
-    uint64_t pipeline_p99_ns;
+    uint64_t pipeline_p50_ns, pipeline_p99_ns;
     uint64_t tokens_micro_batch; /* the largest */
     uint64_t without_image;      /* micro-batches */
     double weight_error;         /* largest |sum of weight_step x loss_tokens - 1| of a step */

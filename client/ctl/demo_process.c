@@ -234,13 +234,12 @@ int demo_stop(struct demo *demo)
 
 static int spawn_trainers(struct demo *demo, const struct demo_run *run, int board_fd, struct watch *watch)
 {
-    char binary[sizeof demo->bin + 16], rank[16], ranks[16], steps[16], per_rank[16], micro_batch[16], job[32];
-    char *argv[] = {binary,        "--rank",       rank,         "--ranks",       ranks,        "--steps",
+    char rank[16], ranks[16], steps[16], per_rank[16], micro_batch[16], job[32];
+    char *argv[] = {demo->trainer, "--rank",       rank,         "--ranks",       ranks,        "--steps",
                     steps,         "--per-rank",   per_rank,     "--micro-batch", micro_batch,  "--job",
                     job,           "--socket-dir", demo->dir,    "--timeout-ms",  TRAINER_TIMEOUT_MS, "--board",
                     "3",           "--depth",      (char *)run->depth, "--mode",       (char *)run->mode, "--algorithm", (char *)run->algorithm, NULL};
 
-    snprintf(binary, sizeof binary, "%s/trainer", demo->bin);
     snprintf(ranks, sizeof ranks, "%u", watch->n);
     snprintf(steps, sizeof steps, "%u", run->n_steps);
     snprintf(per_rank, sizeof per_rank, "%llu", (unsigned long long)demo->opt.per_rank);
