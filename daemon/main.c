@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * poised: node role and coordinator role in one process. This file is the list of what it consists of: each part is made in
- * order, the loop runs until a signal ends it, and the parts go in reverse. What could not be made is not there to be
- * closed, so the same list serves a start that fails half-way.
+ * poised: node role and coordinator role in one process. This file is the list of what it consists of: each part is
+ * made in order, the loop runs until a signal ends it, and the parts go in reverse. What could not be made is not there
+ * to be closed, so the same list serves a start that fails half-way.
  */
 #include <assert.h>
 #include <fcntl.h>
@@ -57,7 +57,8 @@ static void raise_limit(void)
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
         limit.rlim_cur = limit.rlim_max;
         if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
-            log_line(LOG_LINE_WARNING, "the limit of open files cannot be raised to %llu", (unsigned long long)limit.rlim_max);
+            log_line(LOG_LINE_WARNING, "the limit of open files cannot be raised to %llu",
+                     (unsigned long long)limit.rlim_max);
     }
 }
 

@@ -36,19 +36,24 @@ struct setting {
 static const struct setting settings[] = {
     {"socket-dir", KIND_TEXT, PLACE(socket_dir), 0, 0, CONFIG_SOCKET_DIR, false, "DIR",
      "folder of the sockets; made if it is missing"},
-    {"config", KIND_TEXT, PLACE(config), 0, 0, NULL, true, "FILE", "configuration file (default " CONFIG_FILE ", if it exists)"},
+    {"config", KIND_TEXT, PLACE(config), 0, 0, NULL, true, "FILE",
+     "configuration file (default " CONFIG_FILE ", if it exists)"},
     {"log-level", KIND_LEVEL, PLACE(log_level), 0, 0, "info", false, "LEVEL", "error, warning, info or debug"},
-    {"mode", KIND_MODE, PLACE(mode), 0, 0, "on", false, "MODE", "on, shadow or off, of jobs that were not told another"},
-    {"node-name", KIND_TEXT, PLACE(node_name), 0, 0, "", false, "NAME", "in messages and status (default: the host's name)"},
+    {"mode", KIND_MODE, PLACE(mode), 0, 0, "on", false, "MODE",
+     "on, shadow or off, of jobs that were not told another"},
+    {"node-name", KIND_TEXT, PLACE(node_name), 0, 0, "", false, "NAME",
+     "in messages and status (default: the host's name)"},
     {"max-processes", KIND_NUMBER, PLACE(max_processes), 1, 100000, "4096", false, "N", "processes served at once"},
     {"heartbeat-ms", KIND_NUMBER, PLACE(heartbeat_ms), 10, MS_MAX, "1000", false, "MS", "node to coordinators"},
     {"pull-delay-ms", KIND_NUMBER, PLACE(pull_delay_ms), 1, MS_MAX, "20", false, "MS",
      "before an outcome that did not come is asked for"},
-    {"silence-ms", KIND_NUMBER, PLACE(silence_ms), 10, MS_MAX, "2000", false, "MS", "without a beacon, a coordinator is silent"},
+    {"silence-ms", KIND_NUMBER, PLACE(silence_ms), 10, MS_MAX, "2000", false, "MS",
+     "without a beacon, a coordinator is silent"},
     {"node-timeout-ms", KIND_NUMBER, PLACE(node_timeout_ms), 10, MS_MAX, "10000", false, "MS",
      "silent for so long, a node is lost"},
     {"beacon-ms", KIND_NUMBER, PLACE(beacon_ms), 10, MS_MAX, "250", false, "MS", "between a coordinator's beacons"},
-    {"warn-ms", KIND_NUMBER, PLACE(warn_ms), 10, MS_MAX, "60000", false, "MS", "a rank that is waited for longer is logged"},
+    {"warn-ms", KIND_NUMBER, PLACE(warn_ms), 10, MS_MAX, "60000", false, "MS",
+     "a rank that is waited for longer is logged"},
     {"forget-ms", KIND_NUMBER, PLACE(forget_ms), 10, MS_MAX, "30000", false, "MS",
      "how long a failed attempt to open is told to late joiners"},
     {"ready-fd", KIND_NUMBER, PLACE(ready_fd), 0, 1 << 20, NULL, true, "N",
@@ -68,7 +73,8 @@ struct word {
     uint32_t value;
 };
 static const struct word levels[] = {{"error", 3}, {"warning", 4}, {"info", 6}, {"debug", 7}, {NULL, 0}};
-static const struct word modes[] = {{"on", POISE_MODE_ON}, {"shadow", POISE_MODE_SHADOW}, {"off", POISE_MODE_OFF}, {NULL, 0}};
+static const struct word modes[] = {{"on", POISE_MODE_ON}, {"shadow", POISE_MODE_SHADOW}, {"off", POISE_MODE_OFF},
+                                    {NULL, 0}};
 
 static const struct word *words_of(enum kind kind)
 {
@@ -114,7 +120,7 @@ static int set_value(const struct setting *s, const char *value, struct config *
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------------------- the file */
+/* --------------------------------------------------------------------------------------------------------- the file */
 
 struct reader {
     struct config *config;
@@ -176,10 +182,11 @@ static int read_file(const char *path, bool named, struct config *config, struct
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------------------ the flags */
+/* -------------------------------------------------------------------------------------------------------- the flags */
 
 /* Splits argv into one text a setting and the last action; changes nothing else. */
-static int scan_flags(int argc, char *const argv[], const char *flags[N_SETTINGS], uint32_t *ret_action, struct poise_err *err)
+static int scan_flags(int argc, char *const argv[], const char *flags[N_SETTINGS], uint32_t *ret_action,
+                      struct poise_err *err)
 {
     struct option options[N_SETTINGS + N_SWITCHES + 1] = {0};
     for (size_t i = 0; i < N_SETTINGS; i++)
@@ -211,8 +218,8 @@ static int check_together(struct config *c, struct poise_err *err)
         return err_set(err, -EINVAL, "node-timeout-ms (%llu) must be above heartbeat-ms (%llu)",
                        (unsigned long long)c->node_timeout_ms, (unsigned long long)c->heartbeat_ms);
     if (c->beacon_ms >= c->silence_ms)
-        return err_set(err, -EINVAL, "silence-ms (%llu) must be above beacon-ms (%llu)", (unsigned long long)c->silence_ms,
-                       (unsigned long long)c->beacon_ms);
+        return err_set(err, -EINVAL, "silence-ms (%llu) must be above beacon-ms (%llu)",
+                       (unsigned long long)c->silence_ms, (unsigned long long)c->beacon_ms);
     if (!c->node_name[0] && gethostname(c->node_name, sizeof c->node_name - 1) < 0)
         snprintf(c->node_name, sizeof c->node_name, "localhost");
     return 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What poised was told: flags, the environment, a file, defaults, in this order of precedence. Names are the same in flags
- * (--node-timeout-ms 5000) and in the file (node-timeout-ms = 5000).
+ * What poised was told: flags, the environment, a file, defaults, in this order of precedence. Names are the same in
+ * flags (--node-timeout-ms 5000) and in the file (node-timeout-ms = 5000).
  */
 #ifndef POISE_SHELL_CONFIG_H
 #define POISE_SHELL_CONFIG_H
@@ -30,8 +30,8 @@ struct config {
 };
 #define CONFIG_NO_FD UINT64_MAX
 
-/* Fills *ret_config. Errors: -EINVAL naming the flag, or the file, its line, the key and the value; -ENOENT and the like for
- * a file that was named and cannot be read. Not thread-safe: getopt_long() has global state. */
+/* Fills *ret_config. Errors: -EINVAL naming the flag, or the file, its line, the key and the value; -ENOENT and the
+ * like for a file that was named and cannot be read. Not thread-safe: getopt_long() has global state. */
 int config_parse(int argc, char *const argv[], struct config *ret_config, struct poise_err *err);
 
 /* The options as a table of lines for --help: name, meaning, default. */

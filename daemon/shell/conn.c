@@ -4,9 +4,9 @@
  * inherited the socket keeps it open after its parent's death, so the pidfd is watched too. The kernel gives the pidfd
  * (SO_PEERPIDFD, Linux 6.5); on older ones the process sends its own, because pids mean nothing across pid namespaces.
  *
- * Segments' descriptors pass through: a parcel holds one until the last receiver has it. A receiver that does not read has
- * a bounded queue; above it the process is taken for broken and its session ends, since a segment that silently never
- * comes would hang its peers.
+ * Segments' descriptors pass through: a parcel holds one until the last receiver has it. A receiver that does not read
+ * has a bounded queue; above it the process is taken for broken and its session ends, since a segment that silently
+ * never comes would hang its peers.
  */
 #include "daemon/shell/conn.h"
 
@@ -45,7 +45,7 @@ static void parcel_drop(struct parcel *parcel)
     free(parcel);
 }
 
-/* --------------------------------------------------------------------------------------------------------------- sending */
+/* ---------------------------------------------------------------------------------------------------------- sending */
 
 static int send_packet(int socket, const struct local_message *msg, int fd)
 {
@@ -84,8 +84,8 @@ static void refuse(struct conn *conn, const char *why)
 {
     if (conn->ending)
         return;
-    log_line(LOG_LINE_WARNING, "session %llu (pid %u, uid %u) is refused: %s", (unsigned long long)conn->session, conn->pid,
-             conn->uid, why);
+    log_line(LOG_LINE_WARNING, "session %llu (pid %u, uid %u) is refused: %s", (unsigned long long)conn->session,
+             conn->pid, conn->uid, why);
     conn_refuse(conn->fd, conn->local->instance, why);
     conn_end(conn, why);
 }
@@ -167,7 +167,7 @@ static void deliver(struct conn *conn, struct parcel *parcel)
     }
 }
 
-/* --------------------------------------------------------------------------------------------------------------- death */
+/* ------------------------------------------------------------------------------------------------------------ death */
 
 static void on_death(uv_poll_t *poll, int status, int events)
 {
@@ -203,7 +203,7 @@ static int take_pidfd(struct conn *conn, int fd)
     return watch_death(conn, fd);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- receiving */
+/* -------------------------------------------------------------------------------------------------------- receiving */
 
 /* Makes the parcel; takes fd. */
 static struct parcel *parcel_new(const struct conn *conn, const struct local_message *msg, int fd, uint32_t rank,
@@ -338,7 +338,7 @@ static void on_event(uv_poll_t *poll, int status, int events)
             return;
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- life */
+/* ------------------------------------------------------------------------------------------------------------- life */
 
 static void conn_maybe_closed(struct conn *conn)
 {
@@ -409,7 +409,8 @@ int conn_new(struct local *local, int fd, uint32_t uid, uint32_t pid, struct poi
     struct conn *conn = calloc(1, sizeof *conn);
     if (!conn)
         goto fail;
-    *conn = (struct conn){.local = local, .session = local->last_session + 1, .uid = uid, .pid = pid, .fd = fd, .pidfd = -1};
+    *conn = (struct conn){.local = local, .session = local->last_session + 1, .uid = uid, .pid = pid, .fd = fd,
+                          .pidfd = -1};
     if (getrandom(&conn->token, sizeof conn->token, 0) != sizeof conn->token) {
         rc = -EIO;
         goto fail;

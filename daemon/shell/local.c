@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Listens, asks the kernel who comes, and keeps the table of sessions; what happens on a connection is in conn.c. Numbers of
- * sessions are never used twice. When descriptors are used up a spare one is given up for a moment, so that whoever comes
- * is refused instead of waking the loop for ever.
+ * Listens, asks the kernel who comes, and keeps the table of sessions; what happens on a connection is in conn.c.
+ * Numbers of sessions are never used twice. When descriptors are used up a spare one is given up for a moment, so that
+ * whoever comes is refused instead of waking the loop for ever.
  */
 #include "daemon/shell/local.h"
 
@@ -55,8 +55,8 @@ static int reserve_scratch(struct local *local)
 static const char *reason_to_refuse(struct local *local, const struct ucred *who)
 {
     if (who->uid == UID_NOBODY)
-        return "its user shows as 65534 (nobody), as all users do that the kernel cannot map: use no user namespace, and no "
-               "PrivateUsers in poised's unit";
+        return "its user shows as 65534 (nobody), as all users do that the kernel cannot map: use no user namespace, "
+               "and no PrivateUsers in poised's unit";
     if (local->n_conns >= local->max_processes)
         return "too many processes: raise max-processes of poised";
     if (connections_of(local, who->uid) >= (local->max_processes + 1) / 2)
@@ -142,8 +142,8 @@ static void release(struct local *local)
     local->loop = NULL;
 }
 
-int local_init(struct local *local, uv_loop_t *loop, const struct local_config *config, const struct local_handler *handler,
-               struct poise_err *err)
+int local_init(struct local *local, uv_loop_t *loop, const struct local_config *config,
+               const struct local_handler *handler, struct poise_err *err)
 {
     *local = (struct local){.handler = *handler, .instance = config->instance, .max_processes = config->max_processes,
                             .fd = -1, .spare_fd = -1};

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The unix socket that processes connect to first: SOCKET_DIR/local.sock, SOCK_SEQPACKET. It gives each a session with a
- * secret token, learns from the kernel who it is and when it dies, and carries segments' descriptors between processes.
+ * The unix socket that processes connect to first: SOCKET_DIR/local.sock, SOCK_SEQPACKET. It gives each a session with
+ * a secret token, learns from the kernel who it is and when it dies, and carries segments' descriptors between
+ * processes.
  */
 #ifndef POISE_SHELL_LOCAL_H
 #define POISE_SHELL_LOCAL_H
@@ -60,8 +61,8 @@ struct local {
 };
 
 /* Binds and listens. The caller holds the folder's lock: a stale socket file is replaced. Copies the config. */
-int local_init(struct local *local, uv_loop_t *loop, const struct local_config *config, const struct local_handler *handler,
-               struct poise_err *err);
+int local_init(struct local *local, uv_loop_t *loop, const struct local_config *config,
+               const struct local_handler *handler, struct poise_err *err);
 
 /* The session of a token, 0: none. */
 uint64_t local_find(const struct local *local, struct wire_id token);
@@ -72,7 +73,8 @@ bool local_credentials(const struct local *local, uint64_t session, uint32_t *re
 /* Ends a session; why is for the log. The handler's ended() follows in the call. */
 void local_end(struct local *local, uint64_t session, const char *why);
 
-/* Closes the listener and all connections, removes the socket's file; nothing where it is not in use. closed may be NULL. */
+/* Closes the listener and all connections, removes the socket's file; nothing where it is not in use. closed may be
+ * NULL. */
 void local_close(struct local *local, void (*closed)(struct local *));
 
 #endif

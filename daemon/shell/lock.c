@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two daemons on one folder would steal each other's sockets, so the first takes a flock() on DIR/poised.lock: the kernel
- * lets go of it when the process ends, however it ends. Only its holder may replace socket files that a killed predecessor
- * left. The file goes away in an orderly end; since a second daemon may have opened it just before, whoever gets the
- * lock checks that the file still stands in the folder, and starts over if it does not.
+ * Two daemons on one folder would steal each other's sockets, so the first takes a flock() on DIR/poised.lock: the
+ * kernel lets go of it when the process ends, however it ends. Only its holder may replace socket files that a killed
+ * predecessor left. The file goes away in an orderly end; since a second daemon may have opened it just before, whoever
+ * gets the lock checks that the file still stands in the folder, and starts over if it does not.
  */
 #include "daemon/shell/lock.h"
 
@@ -30,7 +30,8 @@ static int make_dir(struct lock *lock, const char *dir, struct poise_err *err)
     struct stat st;
     if (mkdir(dir, 0755) < 0 && errno != EEXIST)
         return err_set(err, -errno, "socket folder %s cannot be made: %s%s", dir, strerror(errno),
-                       errno == EACCES ? "; run as root or choose another --socket-dir" : "; choose another --socket-dir");
+                       errno == EACCES ? "; run as root or choose another --socket-dir"
+                                       : "; choose another --socket-dir");
     if (stat(dir, &st) < 0 || !realpath(dir, absolute))
         return err_set(err, -errno, "socket folder %s: %s; choose another --socket-dir", dir, strerror(errno));
     if (!S_ISDIR(st.st_mode))
@@ -39,8 +40,8 @@ static int make_dir(struct lock *lock, const char *dir, struct poise_err *err)
         return err_set(err, -errno, "socket folder %s may not be written by uid %u: %s", dir, (unsigned)geteuid(),
                        strerror(errno));
     if (strlen(absolute) >= sizeof lock->dir)
-        return err_set(err, -ENAMETOOLONG, "socket folder %s is longer than %zu bytes, the room of a socket's address", absolute,
-                       sizeof lock->dir - 1);
+        return err_set(err, -ENAMETOOLONG, "socket folder %s is longer than %zu bytes, the room of a socket's address",
+                       absolute, sizeof lock->dir - 1);
     strcpy(lock->dir, absolute);
     return 0;
 }
@@ -50,7 +51,8 @@ static int refuse(const struct lock *lock, int fd, struct poise_err *err)
     char text[32] = "";
     ssize_t n = pread(fd, text, sizeof text - 1, 0);
     long pid = n > 0 ? strtol(text, NULL, 10) : 0;
-    return err_set(err, -EEXIST, "another poised (pid %ld) serves %s and goes on: stop it first or choose another --socket-dir",
+    return err_set(err, -EEXIST,
+                   "another poised (pid %ld) serves %s and goes on: stop it first or choose another --socket-dir",
                    pid, lock->dir);
 }
 
@@ -63,7 +65,8 @@ static int try_lock(struct lock *lock, const char *path, struct poise_err *err)
     if (fd < 0)
         return err_set(err, -errno, "%s cannot be opened: %s", path, strerror(errno));
     if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-        rc = errno == EWOULDBLOCK ? refuse(lock, fd, err) : err_set(err, -errno, "%s: flock: %s", path, strerror(errno));
+        rc = errno == EWOULDBLOCK ? refuse(lock, fd, err)
+                                  : err_set(err, -errno, "%s: flock: %s", path, strerror(errno));
         goto fail;
     }
     rc = 1;

@@ -7,7 +7,7 @@
 
 #include "poise.h"
 
-#define LOCK_DIR_BYTES 96 /* the longest folder whose sockets' names (".../poised.zmq") fit a unix address of 108 bytes */
+#define LOCK_DIR_BYTES 96 /* with its 0: DIR/poised.zmq must fit a unix address of 108 bytes */
 
 struct lock {
     bool held;
@@ -16,8 +16,8 @@ struct lock {
 };
 
 /*
- * Makes the folder if it is missing and takes its lock. Errors: -EEXIST another daemon serves it (names its pid; it is not
- * disturbed), -ENOTDIR, -EACCES, -ENAMETOOLONG ...: each says what to do.
+ * Makes the folder if it is missing and takes its lock. Errors: -EEXIST another daemon serves it (names its pid; it is
+ * not disturbed), -ENOTDIR, -EACCES, -ENAMETOOLONG ...: each says what to do.
  */
 int lock_take(struct lock *lock, const char *dir, struct poise_err *err);
 

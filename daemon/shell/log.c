@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whoever decides logs, once; here it is only written. Three things matter: a line that comes from others' bytes (job names,
- * error texts) stays one line, a fault that repeats does not fill the disk, and standard error that blocks or is gone
- * never harms the daemon: a line that a full pipe would not take at once is dropped.
+ * Whoever decides logs, once; here it is only written. Three things matter: a line that comes from others' bytes (job
+ * names, error texts) stays one line, a fault that repeats does not fill the disk, and standard error that blocks or is
+ * gone never harms the daemon: a line that a full pipe would not take at once is dropped.
  *
- * Repeats are known by their shape: the text without its digits, so "rank 3" and "rank 4" are one kind. 100 lines of a kind
- * in 10 s are written: more than a node's ranks joining at once, less than what anybody could read.
+ * Repeats are known by their shape: the text without its digits, so "rank 3" and "rank 4" are one kind. 100 lines of a
+ * kind in 10 s are written: more than a node's ranks joining at once, less than what anybody could read.
  */
 #include "daemon/shell/log.h"
 
@@ -66,7 +66,10 @@ static uint64_t now_ms(void)
 
 static const char *level_word(int level)
 {
-    return level <= LOG_LINE_ERROR ? "error" : level == LOG_LINE_WARNING ? "warning" : level < LOG_LINE_DEBUG ? "info" : "debug";
+    return level <= LOG_LINE_ERROR     ? "error"
+           : level == LOG_LINE_WARNING ? "warning"
+           : level < LOG_LINE_DEBUG    ? "info"
+                                       : "debug";
 }
 
 static void put(int level, const char *text)

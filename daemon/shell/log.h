@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lines on standard error: with the syslog priority in front (<6>) under systemd, with the time otherwise. Lines of the same
- * shape (equal but for digits) are limited to a burst in a while; how many were left out is said. One thread.
+ * Lines on standard error: with the syslog priority in front (<6>) under systemd, with the time otherwise. Lines of the
+ * same shape (equal but for digits) are limited to a burst in a while; how many were left out is said. One thread.
  */
 #ifndef POISE_SHELL_LOG_H
 #define POISE_SHELL_LOG_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Open addressing with linear probing, at most half full; removal moves later entries of the same run back, so there are no
- * tombstones to collect. Keys are numbers that poised or libzmq chose, so nobody can aim at collisions.
+ * Open addressing with linear probing, at most half full; removal moves later entries of the same run back, so there
+ * are no tombstones to collect. Keys are numbers that poised or libzmq chose, so nobody can aim at collisions.
  */
 #include "daemon/shell/map.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers to numbers: sessions to connections, routing ids to sessions. Keys are not 0. Zeroed memory is an empty map. */
+/* Numbers to numbers: sessions to connections, routing ids to sessions. Keys are not 0. Zeroed memory is an empty map.
+ * */
 #ifndef POISE_SHELL_MAP_H
 #define POISE_SHELL_MAP_H
 

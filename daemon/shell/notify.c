@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The protocol of sd_notify(3) is a datagram to the socket that NOTIFY_SOCKET names; written out here it needs no library,
- * works the same on machines without systemd, and can be tested. READY=1 is sent only after every socket is bound. WATCHDOG=1
- * comes from a timer of the event loop, so a loop that hangs is seen.
+ * The protocol of sd_notify(3) is a datagram to the socket that NOTIFY_SOCKET names; written out here it needs no
+ * library, works the same on machines without systemd, and can be tested. READY=1 is sent only after every socket is
+ * bound. WATCHDOG=1 comes from a timer of the event loop, so a loop that hangs is seen.
  */
 #include "daemon/shell/notify.h"
 

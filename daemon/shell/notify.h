@@ -15,7 +15,8 @@ struct notify {
     void (*closed)(struct notify *notify);
 };
 
-/* ready_fd: CONFIG_NO_FD or a descriptor, which is taken. Errors: -EBADF naming it, -EINVAL a NOTIFY_SOCKET that is no address. */
+/* ready_fd: CONFIG_NO_FD or a descriptor, which is taken. Errors: -EBADF naming it, -EINVAL a NOTIFY_SOCKET that is no
+ * address. */
 int notify_init(struct notify *notify, uv_loop_t *loop, uint64_t ready_fd, struct poise_err *err);
 
 void notify_ready(struct notify *notify, const char *status); /* all sockets are bound */

@@ -36,14 +36,17 @@ struct report_waiting { /* ranks that hold the others up: not joined yet, or the
     uint64_t ms;      /* for how long already */
 };
 
-/* n is 0 where nobody holds anybody up; ranks that all compute are no reason to wait. idle_ms: since the newest outcome. */
-struct report_waiting report_waiting(const struct shell_report *report, const struct group_report *group, uint64_t idle_ms);
+/* n is 0 where nobody holds anybody up; ranks that all compute are no reason to wait. idle_ms: since the newest
+ * outcome. */
+struct report_waiting report_waiting(const struct shell_report *report, const struct group_report *group,
+                                     uint64_t idle_ms);
 
 /*
  * One line that says how a group is and what to do about it: "loader-bound on rank 17: balancing cannot help". Pure: of
  * several things that are true it names the one that holds the group up. idle_ms: since its newest outcome.
  */
-void verdict(const struct shell_report *report, const struct group_report *group, uint64_t idle_ms, char *text, size_t n_text);
+void verdict(const struct shell_report *report, const struct group_report *group, uint64_t idle_ms, char *text,
+             size_t n_text);
 
 /* The JSON of /status; the keys are documented in status_json.c. NULL: no memory. Caller frees with free(). */
 char *status_json(const struct shell_report *report);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Feeds the pure machines and does what their updates say. A message from one role to the other is copied into the queue:
- * an update's memory lives only until the machine's next step. A message that cannot be delivered is dropped, since
- * every one of them is asked for again; only a session's end must not be lost. Sessions are in sessions.c.
+ * Feeds the pure machines and does what their updates say. A message from one role to the other is copied into the
+ * queue: an update's memory lives only until the machine's next step. A message that cannot be delivered is dropped,
+ * since every one of them is asked for again; only a session's end must not be lost. Sessions are in sessions.c.
  */
 #include "daemon/shell/roles.h"
 
@@ -22,7 +22,7 @@ uint64_t roles_now_ms(void)
     return uv_hrtime() / 1000000;
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- queue */
+/* ------------------------------------------------------------------------------------------------------------ queue */
 
 static void on_turn(uv_idle_t *turn);
 
@@ -79,7 +79,7 @@ static void pass(struct roles *roles, bool to_coordinator, uint64_t link, const 
     roles_push_message(roles, to_coordinator, NODE_FROM_COORDINATOR, link, copy);
 }
 
-/* --------------------------------------------------------------------------------------------------------------- updates */
+/* ---------------------------------------------------------------------------------------------------------- updates */
 
 void roles_send(struct roles *roles, uint64_t session, const struct wire_message *msg)
 {
@@ -171,7 +171,7 @@ static void apply_coordinator(struct roles *roles, const struct core_update *up)
     roles_set_timer(&roles->coordinator_timer, on_coordinator_timer, up->next_ms);
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- steps */
+/* ------------------------------------------------------------------------------------------------------------ steps */
 
 static int step_node(struct roles *roles, struct node_event *event, struct poise_err *err)
 {
@@ -239,34 +239,38 @@ static void on_turn(uv_idle_t *turn)
     }
     if (rc < 0) {
         roles->counters.dropped++;
-        log_line(LOG_LINE_ERROR, "%s dropped: %s", queued->msg ? wire_type_name(queued->msg->type) : "a new session", err.text);
+        log_line(LOG_LINE_ERROR, "%s dropped: %s", queued->msg ? wire_type_name(queued->msg->type) : "a new session",
+                 err.text);
     }
     if (rc < 0 && !queued->to_coordinator && is_first(queued))
         sessions_end(roles, queued->session, "no memory for it"); /* it comes again; else it would wait for nothing */
     event_free(queued);
 }
 
-int roles_set_mode(struct roles *roles, const char *job, const char *group, uint32_t mode, uint32_t uid, struct poise_err *err)
+int roles_set_mode(struct roles *roles, const char *job, const char *group, uint32_t mode, uint32_t uid,
+                   struct poise_err *err)
 {
     struct node_event event = {.kind = NODE_SET_MODE, .job = job, .group = group, .mode = mode, .uid = uid};
     return step_node(roles, &event, err);
 }
 
-/* ----------------------------------------------------------------------------------------------------------------- life */
+/* ------------------------------------------------------------------------------------------------------------- life */
 
 static int make_machines(struct roles *roles, const struct config *c)
 {
-    struct node_config node = {.instance = roles->instance, .heartbeat_ms = c->heartbeat_ms, .pull_delay_ms = c->pull_delay_ms,
+    struct node_config node = {.instance = roles->instance, .heartbeat_ms = c->heartbeat_ms,
+                               .pull_delay_ms = c->pull_delay_ms,
                                .silence_ms = c->silence_ms, .node_timeout_ms = c->node_timeout_ms, .mode = c->mode};
-    struct coordinator_config coordinator = {.instance = roles->instance, .beacon_ms = c->beacon_ms, .warn_ms = c->warn_ms,
+    struct coordinator_config coordinator = {.instance = roles->instance, .beacon_ms = c->beacon_ms,
+                                             .warn_ms = c->warn_ms,
                                              .node_timeout_ms = c->node_timeout_ms, .forget_ms = c->forget_ms};
     memcpy(node.name, c->node_name, sizeof node.name);
     int rc = node_new(&node, &roles->node);
     return rc < 0 ? rc : coordinator_new(&coordinator, &roles->coordinator);
 }
 
-int roles_init(struct roles *roles, uv_loop_t *loop, const struct config *config, struct router *router, struct local *local,
-               struct poise_err *err)
+int roles_init(struct roles *roles, uv_loop_t *loop, const struct config *config, struct router *router,
+               struct local *local, struct poise_err *err)
 {
     *roles = (struct roles){.router = router, .local = local, .mode = config->mode};
     roles->last = &roles->first;

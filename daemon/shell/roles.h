@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The two state machines, node and coordinator, and everything between them and the sockets: events in, updates out. All
- * events go through one queue and one is handled a turn of the loop, so a machine is never entered twice.
+ * The two state machines, node and coordinator, and everything between them and the sockets: events in, updates out.
+ * All events go through one queue and one is handled a turn of the loop, so a machine is never entered twice.
  */
 #ifndef POISE_SHELL_ROLES_H
 #define POISE_SHELL_ROLES_H
@@ -44,22 +44,24 @@ struct roles {
 };
 
 /* Makes the machines and starts. Keeps router and local, which are made after it with the handlers below. */
-int roles_init(struct roles *roles, uv_loop_t *loop, const struct config *config, struct router *router, struct local *local,
-               struct poise_err *err);
+int roles_init(struct roles *roles, uv_loop_t *loop, const struct config *config, struct router *router,
+               struct local *local, struct poise_err *err);
 
 struct router_handler roles_router_handler(struct roles *roles);
 struct local_handler roles_local_handler(struct roles *roles);
 
-/* Sets the mode of a group ("" all), or of all groups of a job, or of all jobs ("") that `uid` may change. Errors: those of
- * NODE_SET_MODE. */
-int roles_set_mode(struct roles *roles, const char *job, const char *group, uint32_t mode, uint32_t uid, struct poise_err *err);
+/* Sets the mode of a group ("" all), or of all groups of a job, or of all jobs ("") that `uid` may change. Errors:
+ * those of NODE_SET_MODE. */
+int roles_set_mode(struct roles *roles, const char *job, const char *group, uint32_t mode, uint32_t uid,
+                   struct poise_err *err);
 
 /* How long ago the epoch's newest outcome was decided here, or the epoch began; 0 where it is not known. */
 uint64_t roles_idle_ms(const struct roles *roles, struct wire_id epoch);
 
 uint64_t roles_now_ms(void); /* the clock of both machines: monotonic */
 
-/* Stops; nothing where it is not in use. closed may be NULL. roles_fini() frees the machines, after the loop has ended. */
+/* Stops; nothing where it is not in use. closed may be NULL. roles_fini() frees the machines, after the loop has ended.
+ * */
 void roles_close(struct roles *roles, void (*closed)(struct roles *));
 void roles_fini(struct roles *roles);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ROUTER facts that shaped this: it drops what it cannot route and says success unless ROUTER_MANDATORY is set; with
- * ROUTER_HANDOVER another user can take an id and receive its messages, so it stays off; ids chosen by a peer are refused, only
- * those that the ROUTER assigns (a zero byte and four bytes) can be bound. Bytes that are no message are counted and dropped:
- * they cannot be answered in a way that their sender would understand.
+ * ROUTER_HANDOVER another user can take an id and receive its messages, so it stays off; ids chosen by a peer are
+ * refused, only those that the ROUTER assigns (a zero byte and four bytes) can be bound. Bytes that are no message are
+ * counted and dropped: they cannot be answered in a way that their sender would understand.
  */
 #include "daemon/shell/router.h"
 
@@ -22,7 +22,7 @@
 #define HELLO_MAX_BYTES 4096   /* what somebody unknown may make us parse; a HELLO has about 40 */
 #define HELLO_BUDGET 65536
 #define BACKLOG 1024           /* a node's ranks connect at once */
-#define HIGH_WATER 1000        /* messages to one process; W steps make about 20 at most, so only one that is stopped gets there */
+#define HIGH_WATER 1000        /* messages to one process: W steps make about 20, so only a stopped one gets there */
 #define ID_BYTES 5             /* of an id that the ROUTER assigned: 0 and a counter */
 #define ID_FLAG (1ull << 32)   /* makes the counter a key that is never 0 */
 
@@ -56,7 +56,7 @@ static void id_write(uint64_t id, uint8_t bytes[ID_BYTES])
         bytes[i] = (uint8_t)(id >> (32 - 8 * i));
 }
 
-/* --------------------------------------------------------------------------------------------------------------- sending */
+/* ---------------------------------------------------------------------------------------------------------- sending */
 
 static void free_bytes(void *bytes, void *hint)
 {
@@ -123,7 +123,7 @@ static void refuse(struct router *router, uint64_t id, const struct poise_err *w
         log_line(LOG_LINE_DEBUG, "and could not be told: %s", err.text);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- receiving */
+/* -------------------------------------------------------------------------------------------------------- receiving */
 
 static bool from_process(enum wire_type type)
 {
@@ -198,8 +198,8 @@ static void first_message(struct router *router, uint64_t id, const void *bytes,
         bad(router, 0, err.text);
         return;
     }
-    /* Anything else is dropped without an answer: after a restart of poised, libzmq connects again by itself and delivers
-     * what was queued for the one before; a refusal would reach a process that is about to say HELLO anew. */
+    /* Anything else is dropped without an answer: after a restart of poised, libzmq connects again by itself and
+     * delivers what was queued for the one before; a refusal would reach a process that is about to say HELLO anew. */
     if (msg->type == WIRE_HELLO)
         hello(router, id, msg);
     else
@@ -267,7 +267,7 @@ static void on_readable(struct zpoll *zpoll)
             return;
 }
 
-/* --------------------------------------------------------------------------------------------------------------- life */
+/* ------------------------------------------------------------------------------------------------------------- life */
 
 int router_init(struct router *router, uv_loop_t *loop, const char *dir, const struct router_handler *handler,
                 struct poise_err *err)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ZeroMQ socket that processes talk to: SOCKET_DIR/poised.zmq, a ROUTER. A routing id means nothing until its HELLO named
- * the token of a session; from then on it is that session.
+ * The ZeroMQ socket that processes talk to: SOCKET_DIR/poised.zmq, a ROUTER. A routing id means nothing until its HELLO
+ * named the token of a session; from then on it is that session.
  */
 #ifndef POISE_SHELL_ROUTER_H
 #define POISE_SHELL_ROUTER_H
@@ -46,14 +46,15 @@ struct router {
 int router_init(struct router *router, uv_loop_t *loop, const char *dir, const struct router_handler *handler,
                 struct poise_err *err);
 
-/* Encodes and sends; never blocks. Errors: -ENOTCONN the session is not bound; -EHOSTUNREACH its process is gone: end the
- * session; -EAGAIN it does not read: dropped; those of wire_encode(). */
+/* Encodes and sends; never blocks. Errors: -ENOTCONN the session is not bound; -EHOSTUNREACH its process is gone: end
+ * the session; -EAGAIN it does not read: dropped; those of wire_encode(). */
 int router_send(struct router *router, uint64_t session, const struct wire_message *msg, struct poise_err *err);
 
 /* Whether it was bound. */
 bool router_unbind(struct router *router, uint64_t session);
 
-/* Closes; nothing where it is not in use. closed may be NULL. The context goes in router_fini(), after the loop has ended. */
+/* Closes; nothing where it is not in use. closed may be NULL. The context goes in router_fini(), after the loop has
+ * ended. */
 void router_close(struct router *router, void (*closed)(struct router *));
 void router_fini(struct router *router);
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A session begins with a HELLO whose token names a connection of local.sock, and ends with either connection or the process.
- * Its end is the one event that must reach the node, so the event is made when the session begins.
+ * A session begins with a HELLO whose token names a connection of local.sock, and ends with either connection or the
+ * process. Its end is the one event that must reach the node, so the event is made when the session begins.
  *
- * A process that leaves in order says LEAVE over ZeroMQ and then closes both connections, which are not ordered among each
- * other: its end waits LINGER_MS for that last message, or a rank that left would be taken for one that died.
+ * A process that leaves in order says LEAVE over ZeroMQ and then closes both connections, which are not ordered among
+ * each other: its end waits LINGER_MS for that last message, or a rank that left would be taken for one that died.
  */
 #include "daemon/shell/sessions.h"
 
@@ -95,13 +95,15 @@ static int on_bound(void *data, uint64_t session, struct poise_err *err)
 /* A job that names coordinators elsewhere would wait for them until its deadline. */
 static void refuse_join(struct roles *roles, uint64_t session, const struct wire_join *join)
 {
-    struct wire_message msg = {.type = WIRE_REFUSED, .refused = {.who = {.rank = join->rank, .replica = join->replica}}};
+    struct wire_message msg = {.type = WIRE_REFUSED};
+    msg.refused.who.rank = join->rank;
+    msg.refused.who.replica = join->replica;
     memcpy(msg.refused.who.job, join->job, sizeof join->job);
     memcpy(msg.refused.who.group, join->group, sizeof join->group);
     msg.refused.who.incarnation = join->incarnation;
     err_set_at(&msg.refused.error, -EOPNOTSUPP, join->rank, POISE_NONE, NULL,
-               "job %.60s names coordinators %.200s: this poised coordinates on its own machine only; name none", join->job,
-               join->coordinators);
+               "job %.60s names coordinators %.200s: this poised coordinates on its own machine only; name none",
+               join->job, join->coordinators);
     log_line(LOG_LINE_ERROR, "%s", msg.refused.error.text);
     roles_send(roles, session, &msg);
     sessions_end(roles, session, "it names coordinators");

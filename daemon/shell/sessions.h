@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Part of roles.c, in a file of its own: what the sockets call, and how a session begins and ends. And what roles.c lends to it. */
+/* Part of roles.c, in a file of its own: what the sockets call, and how a session begins and ends. And what roles.c
+ * lends to it. */
 #ifndef POISE_SHELL_SESSIONS_H
 #define POISE_SHELL_SESSIONS_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Three handles and their end. A second SIGTERM while the first is being served changes nothing: the end never waits. */
+/* Three handles and their end. A second SIGTERM while the first is being served changes nothing: the end never waits.
+ * */
 #include "daemon/shell/signals.h"
 
 #include <signal.h>

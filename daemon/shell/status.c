@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libmicrohttpd without a thread: it keeps its sockets in an epoll descriptor of its own, which the loop watches; what is
- * ready is served by MHD_run(), which never blocks, and a timer comes back where the library wants to. A reader that is slow
- * or silent holds one of a limited number of connections until its time is up, nothing else.
+ * libmicrohttpd without a thread: it keeps its sockets in an epoll descriptor of its own, which the loop watches; what
+ * is ready is served by MHD_run(), which never blocks, and a timer comes back where the library wants to. A reader that
+ * is slow or silent holds one of a limited number of connections until its time is up, nothing else.
  */
 #include "daemon/shell/status.h"
 
@@ -27,12 +27,13 @@
 
 static void serve(struct status *status);
 
-/* -------------------------------------------------------------------------------------------------------------- answers */
+/* ---------------------------------------------------------------------------------------------------------- answers */
 
 static const char plain[] = "text/plain; charset=utf-8";
 
 /* Takes text (malloc), NULL: no memory. allow: the methods that would do, or NULL. */
-static enum MHD_Result answer(struct MHD_Connection *connection, unsigned code, const char *type, char *text, const char *allow)
+static enum MHD_Result answer(struct MHD_Connection *connection, unsigned code, const char *type, char *text,
+                              const char *allow)
 {
     struct MHD_Response *response;
     if (!text)
@@ -76,9 +77,10 @@ static int gather(const struct status *status, struct shell_report *ret_report)
     const struct status_sources *s = &status->sources;
     uint64_t now = roles_now_ms();
     struct shell_report report = {.pid = (uint32_t)getpid(), .uptime_ms = now - status->started_ms,
-                                  .socket_dir = s->socket_dir, .mode = s->config->mode, .n_connections = s->local->n_conns,
-                                  .max_processes = s->local->max_processes, .n_queued = s->roles->n_queued,
-                                  .router = s->router->counters, .local = s->local->counters, .roles = s->roles->counters};
+                                  .socket_dir = s->socket_dir, .mode = s->config->mode,
+                                  .n_connections = s->local->n_conns, .max_processes = s->local->max_processes,
+                                  .n_queued = s->roles->n_queued, .router = s->router->counters,
+                                  .local = s->local->counters, .roles = s->roles->counters};
     int rc = node_report(s->roles->node, &report.node);
     if (rc < 0)
         return rc;
@@ -141,11 +143,13 @@ static enum MHD_Result answer_mode(struct status *status, struct MHD_Connection 
         return say(connection, MHD_HTTP_NOT_FOUND, "%s\n", why);
     if (rc < 0)
         return say(connection, MHD_HTTP_INTERNAL_SERVER_ERROR, "%s\n", why);
-    log_line(LOG_LINE_INFO, "uid %u sets %s%s%s to mode %s", uid, *job ? job : "all jobs", *group ? "/" : "", group, text);
+    log_line(LOG_LINE_INFO, "uid %u sets %s%s%s to mode %s", uid, *job ? job : "all jobs", *group ? "/" : "", group,
+             text);
     return say(connection, MHD_HTTP_OK, "%s%s%s: mode %s\n", *job ? job : "all jobs", *group ? "/" : "", group, text);
 }
 
-static enum MHD_Result wrong_method(struct MHD_Connection *connection, const char *url, const char *method, const char *allow)
+static enum MHD_Result wrong_method(struct MHD_Connection *connection, const char *url, const char *method,
+                                    const char *allow)
 {
     char *text = NULL;
     if (asprintf(&text, "%s takes %s, not %s\n", url, allow, method) < 0)
@@ -153,13 +157,15 @@ static enum MHD_Result wrong_method(struct MHD_Connection *connection, const cha
     return answer(connection, MHD_HTTP_METHOD_NOT_ALLOWED, plain, text, allow);
 }
 
-static enum MHD_Result route(struct status *status, struct MHD_Connection *connection, const char *url, const char *method)
+static enum MHD_Result route(struct status *status, struct MHD_Connection *connection, const char *url,
+                             const char *method)
 {
     bool get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0, post = strcmp(method, "POST") == 0;
     bool is_mode = strcmp(url, "/mode") == 0;
     bool is_report = strcmp(url, "/status") == 0 || strcmp(url, "/metrics") == 0 || strcmp(url, "/healthz") == 0;
     if (!is_mode && !is_report)
-        return say(connection, MHD_HTTP_NOT_FOUND, "%s: not here; there are /status, /metrics, /healthz and /mode\n", url);
+        return say(connection, MHD_HTTP_NOT_FOUND, "%s: not here; there are /status, /metrics, /healthz and /mode\n",
+                   url);
     if (is_mode ? !post : !get)
         return wrong_method(connection, url, method, is_mode ? "POST" : "GET, HEAD");
     if (is_mode)
@@ -197,7 +203,7 @@ static void __attribute__((format(printf, 2, 0))) on_log(void *data, const char 
     log_line(LOG_LINE_DEBUG, "status socket: %s", text);
 }
 
-/* ----------------------------------------------------------------------------------------------------------------- loop */
+/* ------------------------------------------------------------------------------------------------------------- loop */
 
 static void on_timer(uv_timer_t *timer)
 {
@@ -240,8 +246,9 @@ static int start_http(struct status *status, int fd, struct poise_err *err)
 {
     status->http = MHD_start_daemon(
         MHD_USE_EPOLL | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, status, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
-        MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
-        TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_END);
+        MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS,
+        MHD_OPTION_CONNECTION_TIMEOUT, TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
+        MHD_OPTION_END);
     if (!status->http) {
         close(fd);
         return err_set(err, -EIO, "%s: the HTTP server does not start", status->path);

@@ -1,25 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reports as JSON. Costs are in units of 1,024 FLOP, times in milliseconds, ids as 32 hexadecimal digits; everything that is
- * predicted says so in its name or in its object's. The object:
+ * Reports as JSON. Costs are in units of 1,024 FLOP, times in milliseconds, ids as 32 hexadecimal digits; what is
+ * predicted stands under that word. The object:
  *
  *   version, wire_version, node, instance, pid, uptime_ms, socket_dir, mode, processes, max_processes, queued
  *   counters  {messages, events, bad_messages, ...}: since the start
  *   groups    [{job, group, uid, state ("forming", "running", "ended", "aborted"), verdict, mode, epoch, algorithm,
  *              ranks, replicas, nodes, joined, first_step, step (the lowest open one), decided, planned, errors,
- *              samples, samples_moved, samples_dropped, bytes, bytes_moved,
- *              idle_ms (since the newest outcome),
- *              waiting   {ranks (the first 16), total, ms, for {loader, plan, shuffle, trainer: how many of them}}: who holds
- *                         the others up,
+ *              samples, samples_moved, samples_dropped, bytes, bytes_moved, idle_ms (since the newest outcome),
+ *              waiting   {ranks (the first 16), total, ms, for {loader, plan, shuffle, trainer: how many of them}}: who
+ *                        holds the others up,
  *              predicted {samples, bytes, bytes_moved, samples_moved, cost_before, cost_after, cost_mean,
- *                         imbalance_before, imbalance_after, length_micro_batch_before, length_micro_batch_after,
- *                         lacking_before, lacking_after, mode} of the newest planned step, or null,
- *              measured  {step, ranks, compute_ms_max, compute_ms_mean, imbalance}: what ranks of this node reported of the
- *                         newest step that all of them reported, or null,
- *              error (of an abort, or null),
- *              processes [{rank, replica, pid, uid, state, mode, decided, submitted, delivered, waiting_for, compute_ms,
- *                          pipeline_ms, exposed_ms, arena_bytes, budget_bytes, samples_in, samples_out, samples_dropped,
- *                          samples_verified, samples_corrupt}]}]: those of this node
+ *                        imbalance_before, imbalance_after, length_micro_batch_before, length_micro_batch_after,
+ *                        lacking_before, lacking_after, mode} of the newest planned step, or null,
+ *              measured  {step, ranks, compute_ms_max, compute_ms_mean, imbalance}: what ranks of this node reported of
+ *                        the newest step that all of them reported, or null,
+ *              error     of an abort, or null,
+ *              processes [{rank, replica, pid, uid, state, mode, decided, submitted, delivered, waiting_for,
+ *                        compute_ms, pipeline_ms, exposed_ms, arena_bytes, budget_bytes, samples_in, samples_out,
+ *                        samples_dropped, samples_verified, samples_corrupt}]}]: those of this node
  */
 #include "daemon/shell/report.h"
 

@@ -36,7 +36,8 @@ static void group_labels(FILE *out, const char *name, const struct group_report 
     fprintf(out, ",uid=\"%u\"} ", g->uid);
 }
 
-/* The reports hold at most one group of a key that is not over; an older one of the same key would double its series. */
+/* The reports hold at most one group of a key that is not over; an older one of the same key would double its series.
+ * */
 static bool is_shown(const struct shell_report *r, uint32_t i)
 {
     for (uint32_t j = i + 1; j < r->n_groups; j++)
@@ -80,7 +81,8 @@ static const struct series of_groups[] = {
     {"processes_joined", "gauge", "Processes in the group.", joined},
     {"ranks_waited_for", "gauge", "Ranks whose metadata of the oldest open step is missing.", waiting},
     {"waiting_seconds", "gauge", "How long the oldest open step has waited.", waiting_s},
-    {"imbalance_before", "gauge", "Predicted largest/mean rank cost of the newest planned step in arrival order.", before},
+    {"imbalance_before", "gauge", "Predicted largest/mean rank cost of the newest planned step in arrival order.",
+     before},
     {"imbalance_after", "gauge", "Predicted largest/mean rank cost of the newest planned step as planned.", after},
 };
 
@@ -106,14 +108,16 @@ char *status_metrics(const struct shell_report *r)
     FILE *out = open_memstream(&text, &n_text);
     if (!out)
         return NULL;
-    fprintf(out, "# HELP poise_info Version of poised.\n# TYPE poise_info gauge\npoise_info{version=\"%s\"} 1\n", POISE_VERSION);
+    fprintf(out, "# HELP poise_info Version of poised.\n# TYPE poise_info gauge\npoise_info{version=\"%s\"} 1\n",
+            POISE_VERSION);
     plain(out, "processes", "gauge", "Connected processes.", r->n_connections);
     plain(out, "messages_received_total", "counter", "Messages from processes.", r->router.received);
     plain(out, "messages_sent_total", "counter", "Messages to processes.", r->router.sent);
     plain(out, "bad_messages_total", "counter", "Messages that were none, or not a process's to send.", r->router.bad);
     plain(out, "bad_packets_total", "counter", "Packets that ended their connection.", r->local.bad);
     plain(out, "stale_messages_total", "counter", "Messages of an epoch or incarnation that is over.", r->node.stale);
-    plain(out, "refused_total", "counter", "Processes refused.", r->local.refused + r->router.refused + r->node.refused);
+    plain(out, "refused_total", "counter", "Processes refused.",
+          r->local.refused + r->router.refused + r->node.refused);
     plain(out, "pulls_total", "counter", "Outcomes asked for again.", r->node.pulls);
     plain(out, "events_total", "counter", "Events of the state machines.", r->roles.events);
     plain(out, "uptime_seconds", "gauge", "Seconds since the start.", r->uptime_ms / 1000);

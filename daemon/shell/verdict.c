@@ -38,7 +38,8 @@ const char *waiting_name(uint32_t waiting)
 
 bool report_belongs(const struct node_report_process *process, const struct group_report *group)
 {
-    return process->uid == group->uid && strcmp(process->job, group->job) == 0 && strcmp(process->group, group->group) == 0 &&
+    return process->uid == group->uid && strcmp(process->job, group->job) == 0 &&
+           strcmp(process->group, group->group) == 0 &&
            (wire_id_none(process->epoch) || wire_id_none(group->epoch) || wire_id_is(process->epoch, group->epoch));
 }
 
@@ -70,7 +71,8 @@ static void add_ranks(struct line *line, const uint32_t *ranks, uint32_t n_ranks
 }
 
 /* What replica 0 of a rank of this node said of itself last; NULL: not here. */
-static const struct wire_report *heard_of(const struct shell_report *report, const struct group_report *group, uint32_t rank)
+static const struct wire_report *heard_of(const struct shell_report *report, const struct group_report *group,
+                                          uint32_t rank)
 {
     for (uint32_t i = 0; i < report->node.n_processes; i++) {
         const struct node_report_process *p = &report->node.processes[i];
@@ -97,9 +99,10 @@ static struct report_waiting not_joined(const struct group_report *group)
     return waiting;
 }
 
-/* The coordinator knows which ranks' metadata it has; but a node sends that of its ranks together, so of ranks here their own
- * reports say more. */
-struct report_waiting report_waiting(const struct shell_report *report, const struct group_report *group, uint64_t idle_ms)
+/* The coordinator knows which ranks' metadata it has; but a node sends that of its ranks together, so of ranks here
+ * their own reports say more. */
+struct report_waiting report_waiting(const struct shell_report *report, const struct group_report *group,
+                                     uint64_t idle_ms)
 {
     struct report_waiting waiting = {.ms = idle_ms};
     bool told = group->n_waiting && group->n_waiting <= 16 && group->n_waiting < group->n_ranks;
@@ -131,7 +134,8 @@ static void forming(const struct group_report *group, const struct report_waitin
 
 static void held_up(const struct group_report *group, const struct report_waiting *waiting, struct line *line)
 {
-    bool loader = waiting->n_by[WIRE_WAIT_LOADER] == waiting->n, trainer = waiting->n_by[WIRE_WAIT_TRAINER] == waiting->n;
+    bool loader = waiting->n_by[WIRE_WAIT_LOADER] == waiting->n;
+    bool trainer = waiting->n_by[WIRE_WAIT_TRAINER] == waiting->n;
     add(line, loader ? "loader-bound on " : trainer ? "waiting for the trainer of " : "waiting for ");
     if (waiting->n == group->n_ranks && waiting->n > 1)
         add(line, "all ranks");
@@ -177,7 +181,8 @@ static uint64_t corrupt(const struct shell_report *report, const struct group_re
     return n;
 }
 
-void verdict(const struct shell_report *report, const struct group_report *group, uint64_t idle_ms, char *text, size_t n_text)
+void verdict(const struct shell_report *report, const struct group_report *group, uint64_t idle_ms, char *text,
+             size_t n_text)
 {
     struct line line = {text, n_text, 0};
     struct report_waiting waiting = report_waiting(report, group, idle_ms);
@@ -185,7 +190,8 @@ void verdict(const struct shell_report *report, const struct group_report *group
         *text = 0;
     uint64_t n_corrupt = corrupt(report, group);
     if (n_corrupt) {
-        add(&line, "%llu corrupt samples: memory or transport of this node cannot be trusted", (unsigned long long)n_corrupt);
+        add(&line, "%llu corrupt samples: memory or transport of this node cannot be trusted",
+            (unsigned long long)n_corrupt);
     } else if (strcmp(group->state, "forming") == 0) {
         forming(group, &waiting, &line);
     } else if (strcmp(group->state, "aborted") == 0) {

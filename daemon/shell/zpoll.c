@@ -39,7 +39,8 @@ static void on_check(uv_check_t *check)
         zpoll->readable(zpoll);
 }
 
-int zpoll_init(struct zpoll *zpoll, uv_loop_t *loop, void *socket, void (*readable)(struct zpoll *), struct poise_err *err)
+int zpoll_init(struct zpoll *zpoll, uv_loop_t *loop, void *socket, void (*readable)(struct zpoll *),
+               struct poise_err *err)
 {
     int fd;
     size_t n = sizeof fd;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A ZeroMQ socket inside a libuv loop. ZMQ_FD is edge-triggered and says only that ZMQ_EVENTS may have changed, so the
- * state is asked for before the loop sleeps (prepare) and after it woke (check); while there is input, an idle handle keeps
- * the loop from sleeping. So a callback that leaves messages unread is called again in the next turn.
+ * state is asked for before the loop sleeps (prepare) and after it woke (check); while there is input, an idle handle
+ * keeps the loop from sleeping. So a callback that leaves messages unread is called again in the next turn.
  */
 #ifndef POISE_SHELL_ZPOLL_H
 #define POISE_SHELL_ZPOLL_H
@@ -25,7 +25,8 @@ struct zpoll {
 };
 
 /* Starts. Borrows socket until closed. One zpoll a socket: two poll handles on one descriptor abort. */
-int zpoll_init(struct zpoll *zpoll, uv_loop_t *loop, void *socket, void (*readable)(struct zpoll *), struct poise_err *err);
+int zpoll_init(struct zpoll *zpoll, uv_loop_t *loop, void *socket, void (*readable)(struct zpoll *),
+               struct poise_err *err);
 
 /* Only after closed() may the socket be closed. Nothing where it is not in use. */
 void zpoll_close(struct zpoll *zpoll, void (*closed)(struct zpoll *));

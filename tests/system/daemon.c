@@ -51,7 +51,8 @@ static bool wait_readable(int fd, int ms)
 static void spawn(struct test_daemon *daemon, const char *const flags[], int ready_fd)
 {
     char path[512], fd_text[16];
-    const char *argv[MAX_FLAGS + 8] = {test_program("poised", path), "--socket-dir", daemon->dir, "--config", "/dev/null"};
+    const char *argv[MAX_FLAGS + 8] = {test_program("poised", path), "--socket-dir", daemon->dir, "--config",
+                                       "/dev/null"};
     int n = 5;
     if (ready_fd >= 0) {
         snprintf(fd_text, sizeof fd_text, "%d", ready_fd);
@@ -208,7 +209,7 @@ void test_daemon_end(struct test_daemon *daemon)
         fail(daemon, top);
 }
 
-/* --------------------------------------------------------------------------------------------------------------- HTTP */
+/* ------------------------------------------------------------------------------------------------------------- HTTP */
 
 static char *read_all(int fd)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A private poised for a test: the binary of $BUILD (default: build) on a socket folder of its own. Waits for readiness and
- * for ends, never sleeps. Every function that cannot do what it says prints why and aborts the test.
+ * A private poised for a test: the binary of $BUILD (default: build) on a socket folder of its own. Waits for readiness
+ * and for ends, never sleeps. Every function that cannot do what it says prints why and aborts the test.
  */
 #ifndef POISE_TESTS_SYSTEM_DAEMON_H
 #define POISE_TESTS_SYSTEM_DAEMON_H
@@ -16,15 +16,15 @@ struct test_daemon {
     char log[80];     /* the file that its standard error goes to */
 };
 
-/* Makes the folder and starts poised with --socket-dir and the further flags (NULL-terminated; NULL: none), and waits until all its
- * sockets are bound. */
+/* Makes the folder and starts poised with --socket-dir and the further flags (NULL-terminated; NULL: none), and waits
+ * until all its sockets are bound. */
 void test_daemon_start(struct test_daemon *daemon, const char *const flags[]);
 
 /* Starts it again on the same folder, after test_daemon_stop() or test_daemon_kill(). */
 void test_daemon_restart(struct test_daemon *daemon, const char *const flags[]);
 
-/* Starts poised with --socket-dir and the flags where it is expected to end by itself. Returns its exit status; its standard
- * error is in the log. */
+/* Starts poised with --socket-dir and the flags where it is expected to end by itself. Returns its exit status; its
+ * standard error is in the log. */
 int test_daemon_fails(struct test_daemon *daemon, const char *const flags[]);
 
 /* SIGTERM and the exit status; -signal where it died of one. */
@@ -45,7 +45,8 @@ int test_daemon_n_fds(const struct test_daemon *daemon);
 /* Number of files in the socket folder. */
 int test_daemon_n_files(const struct test_daemon *daemon);
 
-/* Stops it if it runs, removes the folders; aborts where poised left something behind or ended with another status than 0. */
+/* Stops it if it runs, removes the folders; aborts where poised left something behind or ended with another status than
+ * 0. */
 void test_daemon_end(struct test_daemon *daemon);
 
 /* Path of a program of $BUILD. Returns path. */

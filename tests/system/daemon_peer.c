@@ -170,7 +170,8 @@ struct wire_message *test_peer_expect(struct test_peer *peer, enum wire_type typ
 
 void test_peer_join(struct test_peer *peer, const char *job, uint32_t rank, uint32_t n_ranks)
 {
-    struct options options = {.n_phases = 1, .algorithm = "greedy", .tolerance_ppm = 10000, .micro_batch_size = 1, .stages = 1};
+    struct options options = {.n_phases = 1, .algorithm = "greedy", .tolerance_ppm = 10000, .micro_batch_size = 1,
+                              .stages = 1};
     struct wire_message msg = {.type = WIRE_JOIN};
     struct wire_join *join = &msg.join;
     struct poise_err err;
@@ -203,8 +204,8 @@ void test_peer_meta(struct test_peer *peer, uint64_t step, const uint64_t *lengt
 {
     uint64_t tag[64], bytes[64], loss[64], length[64];
     struct wire_meta meta = {.epoch = peer->epoch, .step = step, .rank = peer->rank, .incarnation = peer->incarnation,
-                             .speed_ppm = 1000000, .n_samples = n_samples, .n_phases = 1, .has_columns = true, .bytes = bytes,
-                             .loss_tokens = loss, .length = length, .mode = peer->mode};
+                             .speed_ppm = 1000000, .n_samples = n_samples, .n_phases = 1, .has_columns = true,
+                             .bytes = bytes, .loss_tokens = loss, .length = length, .mode = peer->mode};
     for (uint32_t i = 0; i < n_samples; i++) {
         tag[i] = 1000 * peer->rank + i;
         bytes[i] = 8 * lengths[i];

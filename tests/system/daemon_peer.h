@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A process as poised sees it, played by a test with raw sockets: what libpoise does, without libpoise. Functions that cannot
- * do what they say print why and abort the test.
+ * A process as poised sees it, played by a test with raw sockets: what libpoise does, without libpoise. Functions that
+ * cannot do what they say print why and abort the test.
  */
 #ifndef POISE_TESTS_SYSTEM_DAEMON_PEER_H
 #define POISE_TESTS_SYSTEM_DAEMON_PEER_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* poised from outside, alone: start, refusal, restart, strangers, status socket, notification, end. The protocol's happy path is in
- * test_daemon_step.c. */
+/* poised from outside, alone: start, refusal, restart, strangers, status socket, notification, end. The protocol's
+ * happy path is in test_daemon_step.c. */
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -191,7 +191,7 @@ Test(daemon, bad_flags_end_with_2)
     test_daemon_end(&daemon);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- strangers */
+/* -------------------------------------------------------------------------------------------------------- strangers */
 
 Test(daemon, a_wrong_token_is_refused_with_a_reason)
 {
@@ -354,7 +354,8 @@ Test(daemon, uid_65534_is_refused_with_a_reason)
         if (setuid(65534) < 0)
             _exit(2);
         int local = test_peer_local(&daemon);
-        bool right = test_peer_packet(local, &packet, NULL) && packet.type == LOCAL_REFUSED && strstr(packet.text, "65534");
+        bool right = test_peer_packet(local, &packet, NULL) && packet.type == LOCAL_REFUSED &&
+                     strstr(packet.text, "65534");
         _exit(right && !test_peer_packet(local, &packet, NULL) ? 0 : 1);
     }
     cr_assert_eq(waitpid(child, &status, 0), child);
@@ -436,7 +437,7 @@ Test(daemon, many_short_connections_leave_no_descriptor)
     test_daemon_end(&daemon);
 }
 
-/* ------------------------------------------------------------------------------------------------------- status socket */
+/* ---------------------------------------------------------------------------------------------------- status socket */
 
 Test(daemon, the_status_socket_answers_and_explains)
 {
@@ -452,7 +453,8 @@ Test(daemon, the_status_socket_answers_and_explains)
     cr_assert_eq(json_array_size(json_object_get(json, "groups")), 0);
     json_decref(json);
     cr_assert_eq(test_daemon_http(&daemon, false, "/metrics", &body), 200);
-    cr_assert(strstr(body, "# TYPE poise_messages_received_total counter\npoise_messages_received_total 0\n"), "%s", body);
+    cr_assert(strstr(body, "# TYPE poise_messages_received_total counter\npoise_messages_received_total 0\n"), "%s",
+              body);
     free(body);
     static const struct {
         bool post;
@@ -503,7 +505,7 @@ Test(daemon, slow_and_silent_readers_of_status_block_nobody)
     test_daemon_end(&daemon);
 }
 
-/* --------------------------------------------------------------------------------------------------- signals, systemd */
+/* ------------------------------------------------------------------------------------------------- signals, systemd */
 
 Test(daemon, a_hangup_reloads_the_log_level)
 {

@@ -225,11 +225,12 @@ Test(daemon_step, who_is_waited_for_is_said)
     test_daemon_end(&daemon);
 }
 
-/* ------------------------------------------------------------------------------------------------------------ segments */
+/* --------------------------------------------------------------------------------------------------------- segments */
 
 static struct local_message offer_of(const struct test_peer *peer, uint32_t segment)
 {
-    return (struct local_message){.magic = LOCAL_MAGIC, .version = WIRE_VERSION, .type = LOCAL_OFFER, .kind = LOCAL_ARENA,
+    return (struct local_message){.magic = LOCAL_MAGIC, .version = WIRE_VERSION, .type = LOCAL_OFFER,
+                                  .kind = LOCAL_ARENA,
                                   .segment = segment, .generation = 1, .rank = 99, .replica = 99, .bytes = 4096,
                                   .epoch = peer->epoch};
 }
@@ -320,11 +321,12 @@ Test(daemon_step, a_process_that_never_reads_its_segments_is_ended)
     test_daemon_end(&daemon);
 }
 
-/* --------------------------------------------------------------------------------------------------------------- death */
+/* ------------------------------------------------------------------------------------------------------------ death */
 
-/* A process of its own that plays a rank until it is killed. It has joined when this returns... the byte comes after the
- * roster, so the others must join meanwhile. */
-static pid_t fork_rank(const struct test_daemon *daemon, uint32_t rank, uint32_t n_ranks, bool with_child, int *ret_ready)
+/* A process of its own that plays a rank until it is killed. It has joined when this returns... the byte comes after
+ * the roster, so the others must join meanwhile. */
+static pid_t fork_rank(const struct test_daemon *daemon, uint32_t rank, uint32_t n_ranks, bool with_child,
+                       int *ret_ready)
 {
     int ready[2];
     cr_assert_eq(pipe(ready), 0);
@@ -424,7 +426,7 @@ Test(daemon_step, a_group_forms_again_after_a_death)
     test_daemon_end(&daemon);
 }
 
-/* -------------------------------------------------------------------------------------------------------------- restart */
+/* ---------------------------------------------------------------------------------------------------------- restart */
 
 /* The same process with new connections: same incarnation, and it says which epoch it is in. */
 static void reconnect(struct test_peer *peer, const struct test_daemon *daemon)
@@ -470,8 +472,8 @@ Test(daemon_step, a_daemon_that_stood_still_loses_nobody)
     struct test_daemon daemon;
     struct test_peer peers[2];
     uint64_t length[2];
-    test_daemon_start(&daemon, (const char *const[]){"--node-timeout-ms", "300", "--heartbeat-ms", "50", "--silence-ms", "200",
-                                                     "--beacon-ms", "50", NULL});
+    test_daemon_start(&daemon, (const char *const[]){"--node-timeout-ms", "300", "--heartbeat-ms", "50", "--silence-ms",
+                                                     "200", "--beacon-ms", "50", NULL});
     join_all(&daemon, peers, 2);
     for (uint64_t step = 0; step < 3; step++) {
         kill(daemon.pid, SIGSTOP);
@@ -497,7 +499,8 @@ Test(daemon_step, a_flood_of_messages_starves_nobody)
         for (int i = 0; i < 5000; i++)
             test_peer_send(&peers[0], &report);
         json_t *json = status_of(&daemon);
-        cr_assert_leq(json_integer_value(json_object_get(json, "queued")), 400, "what is not read waits with its sender");
+        cr_assert_leq(json_integer_value(json_object_get(json, "queued")), 400,
+                      "what is not read waits with its sender");
         json_decref(json);
         submit(peers, step);
         expect_plan(peers, step, length);
@@ -506,7 +509,7 @@ Test(daemon_step, a_flood_of_messages_starves_nobody)
     test_daemon_end(&daemon);
 }
 
-/* ----------------------------------------------------------------------------------------------------------------- mode */
+/* ------------------------------------------------------------------------------------------------------------- mode */
 
 static int post_mode_as(const struct test_daemon *daemon, uid_t uid, const char *url)
 {

@@ -189,8 +189,8 @@ Test(config, what_is_printed_gives_the_same_configuration)
     struct config c, again;
     char *text = NULL;
     size_t n = 0;
-    cr_assert_eq(parse(&c, NULL, 6, "--config=/dev/null", "--mode=shadow", "--warn-ms=777", "--log-level=debug", "--socket-dir=/a/b",
-                       "--node-name=n1"), 0);
+    cr_assert_eq(parse(&c, NULL, 6, "--config=/dev/null", "--mode=shadow", "--warn-ms=777", "--log-level=debug",
+                       "--socket-dir=/a/b", "--node-name=n1"), 0);
     FILE *out = open_memstream(&text, &n);
     config_print(&c, out);
     fclose(out);

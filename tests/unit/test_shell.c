@@ -145,8 +145,8 @@ static struct group_report group_of(const char *state)
 
 static struct node_report_process process_of(uint32_t rank, struct wire_id epoch, uint32_t waiting)
 {
-    struct node_report_process p = {.rank = rank, .uid = 7, .n_ranks = 20, .n_replicas = 1, .state = "running", .epoch = epoch,
-                                    .last = {.waiting = waiting}};
+    struct node_report_process p = {.rank = rank, .uid = 7, .n_ranks = 20, .n_replicas = 1, .state = "running",
+                                    .epoch = epoch, .last = {.waiting = waiting}};
     strcpy(p.job, "qwen");
     strcpy(p.group, "dp");
     return p;
@@ -187,7 +187,8 @@ Test(verdict, a_group_that_forms_names_who_did_not_come)
 
 Test(verdict, a_loader_that_holds_all_up_is_named)
 {
-    static const char running[] = "running: predicted largest/mean rank cost 1.500 to 1.010, moving 12.5 % of the bytes";
+    static const char running[] =
+        "running: predicted largest/mean rank cost 1.500 to 1.010, moving 12.5 % of the bytes";
     struct group_report g = group_of("running");
     struct node_report_process p[20];
     struct shell_report r = {.node = {.n_processes = 20, .processes = p}};
@@ -196,7 +197,8 @@ Test(verdict, a_loader_that_holds_all_up_is_named)
         p[rank].last.submitted = rank == 17 ? 5 : 6;
     }
     g.n_waiting = 20; /* the node sends all together, so the coordinator has nothing of the step */
-    assert_verdict_after(2500, &r, &g, "loader-bound on rank 17: balancing cannot help (step 105 not submitted for 2.5 s)");
+    assert_verdict_after(2500, &r, &g,
+                         "loader-bound on rank 17: balancing cannot help (step 105 not submitted for 2.5 s)");
     p[17].last.waiting = WIRE_WAIT_SHUFFLE;
     assert_verdict_after(2500, &r, &g, "waiting for rank 17 (step 105 not submitted for 2.5 s)");
     p[17].last.waiting = WIRE_WAIT_TRAINER;
@@ -207,7 +209,8 @@ Test(verdict, a_loader_that_holds_all_up_is_named)
     assert_verdict_after(2500, &r, &g, running); /* all compute */
     for (uint32_t rank = 0; rank < 20; rank++)
         p[rank].last.waiting = WIRE_WAIT_LOADER;
-    assert_verdict_after(2500, &r, &g, "loader-bound on all ranks: balancing cannot help (step 105 not submitted for 2.5 s)");
+    assert_verdict_after(2500, &r, &g,
+                         "loader-bound on all ranks: balancing cannot help (step 105 not submitted for 2.5 s)");
     r.node.n_processes = 0; /* ranks of another node, which the coordinator names */
     g.n_waiting = 1;
     g.waiting[0] = 3;
@@ -228,7 +231,9 @@ Test(verdict, modes_ends_and_nothing_to_do)
     struct shell_report r = {0};
     struct group_report g = group_of("running");
     g.last.mode = POISE_MODE_SHADOW;
-    assert_verdict(&r, &g, "running: shadow: a plan would take largest/mean rank cost 1.500 to 1.010, moving 12.5 % of the bytes");
+    assert_verdict(&r, &g,
+                   "running: shadow: a plan would take largest/mean rank cost 1.500 to 1.010, "
+                   "moving 12.5 % of the bytes");
     g.last.mode = POISE_MODE_OFF;
     assert_verdict(&r, &g, "running: off: every rank keeps its own samples");
     g.planned = 0;
