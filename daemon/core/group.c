@@ -163,18 +163,31 @@ void group_abort(struct group *group, const struct group_env *env, const struct 
     }
 }
 
+/* A node repeats what it tells until it hears it back. */
+static void answer(const struct group_env *env, const struct wire_abort *abort)
+{
+    struct wire_message *msg = out_message(env->out, WIRE_ABORT);
+
+    msg->abort = *abort;
+    out_send(env->out, env->link, false, msg);
+}
+
 /* Someone left in order. Only an earlier step than known is news: 4,096 ranks that leave are not 4,096 rounds. */
 static void left(struct group *group, const struct group_env *env, const struct wire_abort *abort)
 {
     struct epoch *epoch = group->epoch;
 
-    if (!epoch || !wire_id_is(epoch->id, abort->epoch) || epoch->ended)
+    if (!epoch) { /* a claim, which will not be complete without it: the others must know why */
+        if (!group->claims.leaving || (int64_t)(abort->step - group->claims.leave.step) < 0) {
+            group->claims.leaving = true;
+            group->claims.leave = *abort;
+            group_send_abort(env, &group->claims, abort);
+        }
+        answer(env, &group->claims.leave);
         return;
-    if (epoch->leaving && (int64_t)(abort->step - epoch->leave.step) >= 0) {
-        struct wire_message *msg = out_message(env->out, WIRE_ABORT); /* the sender repeats until it hears this */
-
-        msg->abort = epoch->leave;
-        out_send(env->out, env->link, false, msg);
+    }
+    if (epoch->ended || (epoch->leaving && (int64_t)(abort->step - epoch->leave.step) >= 0)) {
+        answer(env, epoch->leaving ? &epoch->leave : abort);
         return;
     }
     epoch->leaving = true;

@@ -355,6 +355,25 @@ static void retain(struct membership *set, const struct group_node *from)
         }
 }
 
+/* What a node that was away may have missed. */
+static void tell_news(const struct group *group, const struct group_env *env, bool roster)
+{
+    const struct wire_abort *leave = NULL;
+
+    if (roster && group->epoch) {
+        out_send(env->out, env->link, false, &group->epoch->roster);
+        leave = group->epoch->leaving ? &group->epoch->leave : NULL;
+    } else if (!group->epoch && group->claims.leaving) {
+        leave = &group->claims.leave;
+    }
+    if (leave) {
+        struct wire_message *msg = out_message(env->out, WIRE_ABORT);
+
+        msg->abort = *leave;
+        out_send(env->out, env->link, false, msg);
+    }
+}
+
 int group_members(struct group *group, const struct group_env *env, const struct group_node *from,
                   const struct wire_join *joins, uint32_t n_joins)
 {
@@ -380,7 +399,6 @@ int group_members(struct group *group, const struct group_env *env, const struct
     retain(&group->forming, from);
     retain(&group->claims, from);
     clear_unused(group);
-    if (roster && group->epoch)
-        out_send(env->out, env->link, false, &group->epoch->roster);
+    tell_news(group, env, roster);
     return 0;
 }

@@ -35,6 +35,8 @@ struct membership {
     struct member_node *nodes;
     uint64_t since_ms;
     uint32_t max_attempt;
+    bool leaving; /* of a claim: leave says who is not going to claim it, and until which step the others go on */
+    struct wire_abort leave;
 };
 
 void membership_clear(struct membership *set);

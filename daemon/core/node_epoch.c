@@ -362,13 +362,27 @@ void local_epoch_end(struct node *node, struct local_epoch *epoch, const struct 
         tell_links(node, epoch);
 }
 
+/* Is there an outcome to come for a process here? After the end, or a leave, those that have all they can get need nobody:
+ * that coordinators or other nodes are gone then is no harm. */
+static bool needs_more(const struct local_epoch *epoch)
+{
+    uint64_t wanted = epoch->abort.step + 1 - epoch->first_step;
+
+    if (epoch->state != LOCAL_LEAVING)
+        return epoch->state == LOCAL_RUNNING;
+    for (uint32_t i = 0; i < epoch->n_locals; i++)
+        if (epoch->locals[i].session && epoch->locals[i].session->decided < wanted)
+            return true;
+    return false;
+}
+
 /* Every coordinator that is heard here says that a node is silent: now it is proof, told as any other end. */
 void node_check_votes(struct node *node, struct local_epoch *epoch)
 {
     const struct wire_abort *vote = NULL;
     struct wire_abort abort;
 
-    for (uint32_t i = 0; i < epoch->job->n_links; i++) {
+    for (uint32_t i = 0; i < epoch->job->n_links && needs_more(epoch); i++) {
         const struct epoch_link *link = &epoch->links[i];
         bool heard = node->now_ms < node->links[epoch->job->links[i]].heard_ms + node->config.silence_ms;
 
@@ -447,7 +461,7 @@ static void check_silence(struct node *node, struct local_epoch *epoch)
     struct wire_abort abort = {.rank = POISE_NONE, .replica = POISE_NONE};
     char list[200] = "";
 
-    if (epoch->state != LOCAL_RUNNING && epoch->state != LOCAL_LEAVING)
+    if (!needs_more(epoch))
         return;
     for (uint32_t i = 0; i < epoch->job->n_links; i++) {
         const struct node_link *link = &node->links[epoch->job->links[i]];

@@ -331,8 +331,6 @@ static void leave(struct sim *sim, struct sim_process *p)
     msg.leave.submitted = ledger_next_submit(p->ledger) - sim->config.first_step;
     msg.leave.ended = p->ended;
     p->left = true;
-    if (!p->connected)
-        return;
     sim_to_node(sim, p, &msg);
     sim_end_session(sim, p);
 }
@@ -376,7 +374,7 @@ void trainer_pump(struct sim *sim, struct sim_process *p)
         submit(sim, p);
         p->load_ready_ms = sim->now_ms + sim_random(sim, sim->config.load_ms + 1);
     }
-    if ((p->ended || p->n_consumed >= last_wanted(sim, p)) && served(sim, p)) {
+    if ((p->ended || p->n_consumed >= last_wanted(sim, p)) && served(sim, p) && p->connected) {
         leave(sim, p);
         return;
     }

@@ -737,7 +737,8 @@ Test(group, leaving_after_the_end_harms_nobody)
     cr_assert_eq(case_sent(&up, WIRE_OUTCOME, 0)->msg->outcome.kind, WIRE_OUTCOME_END);
     cr_assert_str_eq(report().state, "ended");
     abort_from(NODE_A, 0, true, 0);
-    cr_assert_eq(case_count(&up, WIRE_ABORT), 0);
+    cr_assert_eq(case_count(&up, WIRE_ABORT), 1, "only its sender hears that it is known");
+    cr_assert_eq(up.sends[0].to, NODE_A);
     cr_assert_not_null(ask(NODE_B, WIRE_OUTCOME, 0, false));
     pass(70000, false, false, NULL);
     cr_assert_null(report().state, "forgotten");

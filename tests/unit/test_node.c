@@ -756,6 +756,24 @@ Test(node, silence_is_believed_when_every_coordinator_that_is_heard_says_so)
     cr_assert_neq(case_sent(&up, WIRE_ABORT, 0)->msg->abort.error.code, -EHOSTDOWN);
 }
 
+Test(node, who_has_all_it_can_get_needs_no_other_node)
+{
+    struct wire_message vote = {.type = WIRE_ABORT};
+
+    begin("");
+    vote.abort.epoch = EPOCH;
+    vote.abort.error.code = -EHOSTDOWN;
+    leave(2, 1, false);
+    send_outcome(0, 0, 42);
+    down(0, &vote);
+    cr_assert_eq(case_count(&up, WIRE_ABORT), 0);
+    now += 30000;
+    tick();
+    now += 30000;
+    tick();
+    cr_assert_eq(case_count(&up, WIRE_ABORT) - count_up(WIRE_ABORT), 0);
+}
+
 Test(node, two_coordinators_that_say_so_suffice)
 {
     struct wire_message vote = {.type = WIRE_ABORT};
