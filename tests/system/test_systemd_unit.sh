@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The unit is what systemd accepts, and as closed as it is meant to be: verify has nothing to say, the exposure level is at most
-# 1.4, and what would break trainers (one uid for all, sockets that go away at a restart) is not there.
+# The unit is what systemd accepts, and as closed as it is meant to be: verify has nothing to say, the exposure level is
+# at most 1.4, and what would break trainers (one uid for all, sockets that go away at a restart) is not there.
 set -eu
 command -v systemd-analyze >/dev/null || { echo "systemd-analyze is missing (package systemd)"; exit 77; }
 work=$(mktemp -d)
@@ -11,7 +11,8 @@ fail() { echo "$*" >&2; exit 1; }
 make --no-print-directory SETUP=0 install DESTDIR="$work/root" PREFIX=/usr BUILD="$BUILD" >"$work/log" 2>&1 ||
     { cat "$work/log"; exit 1; }
 unit=$work/poised.service
-grep -qx 'ExecStart=/usr/bin/poised' "$work/root/usr/lib/systemd/system/poised.service" || fail "the unit starts another poised"
+grep -qx 'ExecStart=/usr/bin/poised' "$work/root/usr/lib/systemd/system/poised.service" ||
+    fail "the unit starts another poised"
 sed "s|^ExecStart=.*|ExecStart=$BUILD/poised|" "$work/root/usr/lib/systemd/system/poised.service" >"$unit"
 
 systemd-analyze verify --man=no "$unit" >"$work/verify" 2>&1 || fail "verify: $(cat "$work/verify")"
@@ -32,9 +33,10 @@ grep -q '^WatchdogSec=' "$unit" || fail "a loop that hangs is not seen"
 if command -v systemd-sysusers >/dev/null; then
     mkdir -p "$work/root/etc"
     systemd-sysusers --root="$work/root" poise.conf >"$work/sysusers" 2>&1 || fail "sysusers: $(cat "$work/sysusers")"
-    grep -q '^poise:.*:/usr/sbin/nologin$' "$work/root/etc/passwd" || fail "no user poise: $(cat "$work/root/etc/passwd")"
+    grep -q '^poise:.*:/usr/sbin/nologin$' "$work/root/etc/passwd" || fail "no user: $(cat "$work/root/etc/passwd")"
 fi
 if command -v systemd-tmpfiles >/dev/null && [ "$(id -u)" = 0 ]; then
-    systemd-tmpfiles --root="$work/root" --create poise.conf >"$work/tmpfiles" 2>&1 || fail "tmpfiles: $(cat "$work/tmpfiles")"
+    systemd-tmpfiles --root="$work/root" --create poise.conf >"$work/tmpfiles" 2>&1 ||
+        fail "tmpfiles: $(cat "$work/tmpfiles")"
     [ "$(stat -c %a "$work/root/run/poise")" = 755 ] || fail "not everybody may enter /run/poise"
 fi

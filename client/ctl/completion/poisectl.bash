@@ -57,13 +57,14 @@ _poisectl() {
             [[ ${COMP_WORDS[i]} == -* || ${COMP_WORDS[i]} == = || ${COMP_WORDS[i - 1]} == = ]] && continue
             grep -q -- "^  ${COMP_WORDS[i - 1]} [^ ]" <<<"$help" || n=$((n + 1))
         done
-        name=$(sed -n "1{s/: .*//; s/ \[OPTION ...\]//; s/^poisectl $command//p}" <<<"$help" | tr -s ' ' '\n' | sed '/^$/d' | sed -n "$((n + 1))p")
+        name=$(sed -n "1{s/: .*//; s/ \[OPTION ...\]//; s/^poisectl $command//p}" <<<"$help" |
+            awk -v n=$((n + 1)) '{ print $n }')
         [ -z "$name" ] && mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur") && return
     fi
     case $name in
     '') mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur") ;;
     DIR) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
-    CSV | *FILE* | *.csv | *.html | *.json) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
+    CSV | *FILE*) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
     *) mapfile -t COMPREPLY < <(compgen -W "$(_poisectl_values "$ctl" "$command" "$prev" "$name" "$text")" -- "$cur") ;;
     esac
 }
