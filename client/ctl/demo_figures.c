@@ -187,6 +187,7 @@ static void time_steps(const struct board *board, uint32_t first, struct demo_fi
     figures->step_ms = (double)(step_of(board, 0, n_steps - 1)->end_ns - begin_ns) * 1e-6 / (n_steps - first);
     figures->wait_p50_us = waits ? (double)percentile(waits, at, 50) * 1e-3 : 0;
     figures->wait_p99_us = waits ? (double)percentile(waits, at, 99) * 1e-3 : 0;
+    figures->pipeline_p50_ns = pipelines ? percentile(pipelines, at, 50) : 0;
     figures->pipeline_p99_ns = pipelines ? percentile(pipelines, at, 99) : 0;
     free(waits);
     free(pipelines);

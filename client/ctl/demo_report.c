@@ -51,8 +51,9 @@ static void print_set_up(const struct demo *demo, double seconds)
     printf("%s: %u rows used, left out: %u with a side under 28 pixels, %u with a ratio above 200, %u without numbers\n",
            demo->opt.data, data->n_rows, data->n_small, data->n_thin, data->n_bad);
     if (demo->pipeline_p99_ns)
-        printf("compute: %.1f ms a rank and step in the mean, from the pipeline's measured p99 of %.1f ms\n",
-               demo->mean_ns * 1e-6, (double)demo->pipeline_p99_ns * 1e-6);
+        printf("compute: %.1f ms a rank and step in the mean, %.1f x the pipeline's measured p99 of %.1f ms%s\n",
+               demo->mean_ns * 1e-6, demo->mean_ns / (double)demo->pipeline_p99_ns, (double)demo->pipeline_p99_ns * 1e-6,
+               demo->mean_ns < 1.99 * (double)demo->pipeline_p99_ns ? ": this machine is busy, waits may show" : "");
     else
         printf("compute: %.1f ms a rank and step in the mean, as asked for\n", demo->mean_ns * 1e-6);
     printf("truth: %s\n\n", demo->exact ? "exactly the planner's cost"
