@@ -18,20 +18,20 @@
 /* Ranks of a node that are looked at: more than accelerators in any machine, but not a whole group declared one node.
  */
 #define PEERS 64
-/* Steps of search for each unit, in repair: bounds the time where the target cannot be reached. */
-#define WORK_A_UNIT 60
-
 /*
  * With few samples a rank, luck decides whether the target is reached. Tried in turn until one reaches it: as it is,
  * with the greedy choice of what leaves, and with an aim below the target (in quarters of the tolerance), which moves a
- * little more and leaves air for what does not fit exactly.
+ * little more and leaves air for what does not fit exactly. Later ones search longer: `work` is the steps for each
+ * unit, which bounds the time where the target cannot be reached.
  */
 static const struct attempt {
-    uint32_t below;
+    uint32_t below, work;
     bool searches, exchanges;
-} attempts[] = {{0, true, true},  {0, false, false}, {1, true, true},  {2, true, false},
-                {2, false, true}, {3, true, true},   {4, false, false}};
-#define SMALL_STEP 128 /* units: all are tried, it takes less than 0.2 ms, and the fewest bytes win */
+} attempts[] = {{0, 60, true, true},   {0, 60, false, false}, {1, 100, true, true},  {2, 100, true, false},
+                {2, 400, false, true}, {3, 400, true, true},  {4, 800, false, false}};
+#define MOST_WORK 1500000u /* steps of one attempt: about a tenth of a second */
+#define LARGE_STEP 16384u  /* units: beyond, luck evens out and two attempts are all */
+#define SMALL_STEP 128     /* units: all are tried, it takes less than 0.2 ms, and the fewest bytes win */
 #define N_ATTEMPTS (sizeof attempts / sizeof *attempts)
 
 /* Counts that are to be reached: every rank's own, or those that differ by at most one, with the longer ones where most
@@ -223,7 +223,8 @@ static int attempt(struct mover *mv, struct problem *pb, const struct attempt *h
         return rc;
     mv->exchanges = pb->req->count != POISE_COUNT_FREE || (how->exchanges && must_exchange(pb));
     mv->searches = how->searches;
-    mv->work = (uint64_t)WORK_A_UNIT * (pb->n_units + 64);
+    mv->work = (uint64_t)how->work * (pb->n_units + 64);
+    mv->work = mv->work < MOST_WORK ? mv->work : MOST_WORK;
     if (mv->exchanges && !alike(pb))
         mover_open(mv);
     else if ((rc = move_bulk(mv)) < 0)
@@ -244,7 +245,8 @@ int least_move_place(struct problem *pb, struct layout *layout, struct poise_err
     uint64_t least = UINT64_MAX, over = 0;
     u128 fewest = 0;
 
-    for (uint32_t i = 0; i < N_ATTEMPTS && (least > 0 || pb->n_units <= SMALL_STEP); i++) {
+    for (uint32_t i = 0; i < (pb->n_units > LARGE_STEP ? 2 : N_ATTEMPTS) && (least > 0 || pb->n_units <= SMALL_STEP);
+         i++) {
         struct mover mv;
         u128 bytes = 0;
         int rc = attempt(&mv, pb, &attempts[i], &over);

@@ -52,6 +52,8 @@ bool mover_refill(struct mover *mv, uint32_t unit);
 void mover_repair(struct mover *mv);
 /* Finds a place for a pooled unit that fits nowhere as it is: something smaller makes room and looks on. */
 bool mover_squeeze(struct mover *mv, uint32_t unit);
+/* The same with two units for two, for a rank of few (pairs.c). False: none helps, or no work is left. */
+bool mover_swap_pairs(struct mover *mv, uint32_t rank);
 /* Sends guests home where there is room by now. */
 void mover_return(struct mover *mv);
 

@@ -120,7 +120,7 @@ bool mover_squeeze(struct mover *mv, uint32_t unit)
     while (!mover_refill(mv, unit)) {
         struct change best = {.back = PLAN_ANY};
         uint32_t n = candidates(mv, PLAN_ANY, ranks);
-        for (uint32_t i = 0; i < n && mv->work > GUESTS; i++, mv->work -= GUESTS)
+        for (uint32_t i = 0; i < n && mv->work > 4; i++, mv->work -= 4) /* about as a step of search */
             leaver_in(mv, ranks[i], unit, &best);
         if (best.back == PLAN_ANY)
             return put_anywhere(mv, unit);
@@ -287,11 +287,96 @@ static bool improve(struct mover *mv, uint32_t rank)
     return true;
 }
 
+/* ------------------------------------------------------------------------------------------------- spreading what is
+ * left */
+
+/* How much the higher of the two sticks out after the change. */
+static uint64_t higher_after(const struct mover *mv, uint32_t from, uint32_t to, uint64_t shift)
+{
+    uint64_t over = mover_over(mv, from), hole = mover_hole(mv, to);
+    uint64_t mine = over > shift ? over - shift : 0;
+    uint64_t theirs = mover_over(mv, to) + (shift > hole ? shift - hole : 0);
+
+    return mine > theirs ? mine : theirs;
+}
+
+/* The exchange of `unit` with the rank after which the higher of the two sticks out least. */
+static void search_spread(struct mover *mv, uint32_t from, uint32_t unit, uint32_t to, uint64_t *least,
+                          struct change *best)
+{
+    uint64_t cost = mv->cost[unit], half = (mover_over(mv, from) + mover_hole(mv, to)) / 2;
+    uint32_t first = mv->pb->unit_of_rank[to], end = mv->pb->unit_of_rank[to + 1];
+    uint32_t i = first_at_most(mv, to, cost > half ? cost - half : 0), seen = 0;
+
+    for (uint32_t k = i > first + 1 ? i - 2 : first; k < end && k < i + 2; k++) {
+        struct change c = {.unit = unit, .rank = to, .back = mv->home[k]};
+        if (mv->where[c.back] != to || mv->cost[c.back] >= cost || !mover_may_move(mv, c.back))
+            continue;
+        if (higher_after(mv, from, to, cost - mv->cost[c.back]) < *least && allowed(mv, from, &c)) {
+            *least = higher_after(mv, from, to, cost - mv->cost[c.back]);
+            *best = c;
+        }
+    }
+    for (uint32_t v = mv->guest_first[to]; v != PLAN_ANY && seen < GUESTS; v = mv->guest_next[v], seen++) {
+        struct change c = {.unit = unit, .rank = to, .back = v};
+        if (mv->cost[v] < cost && higher_after(mv, from, to, cost - mv->cost[v]) < *least && allowed(mv, from, &c)) {
+            *least = higher_after(mv, from, to, cost - mv->cost[v]);
+            *best = c;
+        }
+    }
+    struct change c = {.unit = unit, .rank = to, .back = PLAN_ANY};
+    if (!mv->exchanges && cost > 0 && higher_after(mv, from, to, cost) < *least && allowed(mv, from, &c)) {
+        *least = higher_after(mv, from, to, cost);
+        *best = c;
+    }
+}
+
+/*
+ * No rank has room for what sticks out, because all were filled to the brim: share it with one, which then shares its
+ * part. The largest sum of the two always falls, so this ends.
+ */
+static bool spread(struct mover *mv, uint32_t rank)
+{
+    struct change best = {.unit = PLAN_ANY};
+    uint32_t ranks[MOST_RANKS], n = candidates(mv, rank, ranks);
+    uint64_t least = mover_over(mv, rank);
+
+    for (uint32_t k = 0; k < n; k++) {
+        for (uint32_t i = mv->pb->unit_of_rank[rank]; i < mv->pb->unit_of_rank[rank + 1] && mv->work; i++, mv->work--)
+            if (mv->where[mv->home[i]] == rank)
+                search_spread(mv, rank, mv->home[i], ranks[k], &least, &best);
+        for (uint32_t v = mv->guest_first[rank]; v != PLAN_ANY && mv->work; v = mv->guest_next[v], mv->work--)
+            search_spread(mv, rank, v, ranks[k], &least, &best);
+    }
+    if (best.unit == PLAN_ANY)
+        return false;
+    apply(mv, rank, &best);
+    return true;
+}
+
+/* The rank that sticks out most; PLAN_ANY: none does. */
+static uint32_t highest(const struct mover *mv)
+{
+    uint32_t rank = PLAN_ANY;
+
+    for (uint32_t r = 0; r < mv->pb->n_ranks; r++)
+        if (mover_over(mv, r) > (rank == PLAN_ANY ? 0 : mover_over(mv, rank)))
+            rank = r;
+    return rank;
+}
+
 void mover_repair(struct mover *mv)
 {
+    uint32_t rank;
+
     for (uint32_t r = 0; r < mv->pb->n_ranks; r++)
-        while (mover_over(mv, r) > 0 && mv->work > 0 && improve(mv, r))
+        while (mover_over(mv, r) > 0 && mv->work > 0 && (improve(mv, r) || mover_swap_pairs(mv, r)))
             ;
+    while (mv->work > mv->pb->n_ranks && (rank = highest(mv)) != PLAN_ANY) {
+        mv->work -= mv->pb->n_ranks / 64;
+        if (!improve(mv, rank) && !mover_swap_pairs(mv, rank) && !spread(mv, rank))
+            break;
+    }
 }
 
 /* A smaller unit of the same rank that can go in this one's place: the fewest bytes. PLAN_ANY: none. */
@@ -321,7 +406,7 @@ void mover_return(struct mover *mv)
         struct change back = {.unit = u, .rank = home, .back = PLAN_ANY};
         if (at == home)
             continue;
-        mv->work -= GUESTS;
+        mv->work -= 4;
         if (!mv->exchanges && mover_hole(mv, home) >= mv->cost[u] && allowed(mv, at, &back)) {
             mover_take(mv, u);
             mover_put(mv, home, u, POISE_REASON_KEPT);

@@ -288,6 +288,8 @@ static const struct row rows[] = {
     {.name = "512x8 free", .data = "img", .cost = VIT, .n_ranks = 512, .per_rank = 8, .count = 2},
     {.name = "8x8 equal", .data = "img", .cost = VIT, .n_ranks = 8, .per_rank = 8},
     {.name = "64x8 equal", .data = "img", .cost = VIT, .n_ranks = 64, .per_rank = 8},
+    {.name = "512x8 equal", .data = "img", .cost = VIT, .n_ranks = 512, .per_rank = 8},
+    {.name = "4096x8 equal", .data = "img", .cost = VIT, .n_ranks = 4096, .per_rank = 8},
     {.name = "64x32 free", .data = "img", .cost = VIT, .n_ranks = 64, .per_rank = 32, .count = 2},
     {.name = "64x32 equal", .data = "img", .cost = VIT, .n_ranks = 64, .per_rank = 32},
     {.name = "64x32 free 0.1%",
