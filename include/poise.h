@@ -185,7 +185,7 @@ struct poise_options {
 
     /* How. */
     uint64_t memory_budget;  /* bytes of a rank's arenas; 0: a quarter of what is free, over the local ranks */
-    uint32_t prefetch_depth; /* steps submitted ahead, at most 8; 0: 2 */
+    uint32_t prefetch_depth; /* steps submitted ahead of the one being read, at most 8, of which 7 are used; 0: 2 */
     uint32_t n_iterators;    /* that each read every micro-batch (virtual pipeline stages); 0: 1 */
     uint32_t verify_first;   /* verify the hash of every sample in the first so many steps; 0: 20 */
     uint32_t verify_every;   /* and then in one step of so many; 0: 100; POISE_NONE: never */
@@ -301,10 +301,11 @@ int poise_discard(struct poise *p, struct poise_err *err);
 
 /*
  * Submits this rank's samples of a step; steps are consecutive. Borrows everything for the call (copies values that are
- * not in memory of poise_alloc). n_samples may be 0. Blocks while step - 8 is undecided or no arena memory is free.
+ * not in memory of poise_alloc). n_samples may be 0. Blocks while it is more than prefetch_depth steps ahead of the one that
+ * the slowest iterator reads, while step - 8 is undecided, or while no arena memory is free.
  * Errors: -EINVAL naming sample and field (nothing has happened: submit again, or poise_fail()), -ENOMEM (needed and
  * available), -ERANGE a cost above 2^63 - 1, -ETIMEDOUT (says what is waited for), -EINTR, -ESHUTDOWN, -EALREADY a step
- * that was submitted.
+ * that was submitted, -ENODATA the group's data has ended before it.
  */
 int poise_submit(struct poise *p, uint64_t step, const struct poise_sample *samples, uint32_t n_samples, size_t sample_size,
                  int64_t timeout_ms, struct poise_err *err);
@@ -312,7 +313,7 @@ int poise_submit(struct poise *p, uint64_t step, const struct poise_sample *samp
 /* Makes `step`, the next unsubmitted one, bad on all ranks: their next returns -EBADMSG with `reason` and this rank. */
 int poise_fail(struct poise *p, uint64_t step, const char *reason, int64_t timeout_ms, struct poise_err *err);
 
-/* This rank has no data from `step` (the next unsubmitted one) on. */
+/* This rank has no data from `step` (the next unsubmitted one) on. Saying so again, or after the group has ended, is fine. */
 int poise_end(struct poise *p, uint64_t step, int64_t timeout_ms, struct poise_err *err);
 
 /* ---------------------------------------------------------------------------------------------------------- iteration */

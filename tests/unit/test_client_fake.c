@@ -277,6 +277,50 @@ Test(client_fake, metadata_is_said_again_when_asked_for)
     close_();
 }
 
+/* A program built with a newer header passes larger structs: fine where what is beyond is 0. */
+Test(client_fake, samples_of_other_headers)
+{
+    static const int64_t length = 3;
+    struct {
+        struct poise_value value;
+        uint64_t later;
+    } values[2] = {{.value = {.field = "x", .data = "abc", .n_dims = 1, .shape = {3}}}};
+    struct {
+        struct poise_sample sample;
+        uint64_t later;
+    } samples[2];
+    struct poise_err err = {0};
+
+    come_up();
+    memset(samples, 0, sizeof samples);
+    for (int i = 0; i < 2; i++)
+        samples[i].sample = (struct poise_sample){.length = &length,
+                                                  .micro_batch = POISE_DEFAULT_MICRO_BATCH,
+                                                  .n_values = 1,
+                                                  .values = &values[0].value,
+                                                  .value_size = sizeof values[0]};
+    cr_assert_eq(poise_submit(p, 0, &samples[0].sample, 2, 0, -1, &err), -EINVAL);
+    cr_assert(strstr(err.text, "struct poise_sample"), "%s", err.text);
+    cr_assert_eq(poise_submit(p, 0, NULL, 2, sizeof samples[0], -1, &err), -EINVAL);
+    values[0].later = 1;
+    cr_assert_eq(poise_submit(p, 0, &samples[0].sample, 2, sizeof samples[0], -1, &err), -E2BIG);
+    cr_assert(strstr(err.text, "struct poise_value"), "%s", err.text);
+    values[0].later = 0;
+    samples[1].later = 1;
+    cr_assert_eq(poise_submit(p, 0, &samples[0].sample, 2, sizeof samples[0], -1, &err), -E2BIG);
+    samples[1].later = 0;
+    samples[1].sample.values = NULL;
+    cr_assert_eq(poise_submit(p, 0, &samples[0].sample, 2, sizeof samples[0], -1, &err), -EINVAL);
+    cr_assert_eq(err.sample, 1);
+    samples[1].sample.values = &values[0].value;
+    cr_assert_eq(poise_submit(p, 0, &samples[0].sample, 2, sizeof samples[0], -1, &err), 0, "%s", err.text);
+    struct wire_message *msg = fake_expect(&fake, WIRE_META);
+    cr_assert_eq(msg->meta.metas[0].n_samples, 2);
+    wire_free(msg);
+    poise_interrupt(p); /* close would wait for the outcome */
+    cr_assert_eq(poise_close(p, &err), -EINTR);
+}
+
 /* Another poised, as it seems: everything is said again. */
 Test(client_fake, a_lost_connection_is_made_again_and_everything_said_again)
 {
