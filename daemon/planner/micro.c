@@ -12,12 +12,14 @@
 
 #include "micro.h"
 
-#define ROUNDS 3 /* over all cells; later ones find little */
-#define SLACK_PARTS                                                                                                    \
-    10 /* heights are raised by tolerance / SLACK_PARTS: less moves more, more leaves more standing out */
-#define WORK_A_UNIT                                                                                                    \
-    1000 /* pairs of units compared in all, for each unit: bounds time, not quality, up to 256 ranks                   \
-          */
+/* Rounds over all cells; later ones find little. */
+#define ROUNDS 3
+/* Heights are raised by tolerance / SLACK_PARTS: less moves more, more leaves more standing out. */
+#define SLACK_PARTS 10
+/* Pairs of units compared for each unit, and in all: bounds time (about a tenth of a second), not quality, up to 256
+ * ranks. */
+#define WORK_A_UNIT 1000
+#define MOST_WORK 16000000u
 
 static u128 raised(const struct problem *pb, u128 height)
 {
@@ -34,6 +36,7 @@ static int micro_init(struct micro *mc, struct problem *pb, const struct layout 
     mc->n_mb = pb->n_micro_batches;
     mc->k = pb->micro_batch_samples;
     mc->work = (uint64_t)WORK_A_UNIT * pb->n_units;
+    mc->work = mc->work < MOST_WORK ? mc->work : MOST_WORK;
     mc->cost = pool_get(&pb->pool, pb->n_units, sizeof *mc->cost);
     mc->height = pool_get(&pb->pool, mc->n_mb, sizeof *mc->height);
     mc->sum = pool_get(&pb->pool, n_cells, sizeof *mc->sum);

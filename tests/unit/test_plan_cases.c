@@ -318,3 +318,66 @@ Test(plan_cases, unknown_names_do_not_list_what_there_is)
     cr_assert(strstr(c.err.text, "qwen2.5-vl-7b") && strstr(c.err.text, "length_squared"), "%s", c.err.text);
     plan_case_free(&c);
 }
+
+Test(plan_cases, a_slow_rank_gets_as_much_as_a_fast_one)
+{
+    uint32_t speed[4] = {500000, 1000000, 1000000, 1500000};
+    uint64_t seed = plan_seed();
+    struct plan_case c;
+
+    plan_case_new(&c, "length", 4, 128);
+    for (uint32_t r = 0; r < 4; r++)
+        c.n_samples[r] = 32;
+    for (uint32_t s = 0; s < c.n; s++)
+        c.length[s] = 1 + plan_random_below(&seed, 1000);
+    uint64_t no_cap = POISE_NO_CAP;
+    c.req.speed_ppm = speed;
+    c.req.count = POISE_COUNT_FREE;
+    c.req.cap_length_rank = c.req.cap_length_micro_batch = &no_cap; /* the fast one gets more tokens than any had */
+    c.req.cap_bytes_rank = POISE_NO_CAP;
+    plan_case_make(&c);
+    cr_assert_leq(c.plan.quality.objective_after, c.plan.quality.objective_bound * 102 / 100 + 2, "seed %llu",
+                  (unsigned long long)seed);
+    cr_assert_lt(plan_case_sum(&c, 0, 0) * 2, plan_case_sum(&c, 0, 3));
+    plan_case_free(&c);
+}
+
+Test(plan_cases, ranks_of_one_node_send_samples_to_others)
+{
+    uint32_t node[4] = {7, 7, 3, 3};
+    struct plan_case c;
+
+    /* Rank 0 has too much, ranks 1 and 2 have the same room: rank 1 is on its node. */
+    plan_case_parse(&c, "length", "40,40,40,40,40 ; 100 ; 100 ; 160");
+    c.req.node = node;
+    c.req.count = POISE_COUNT_FREE;
+    c.req.tolerance_ppm = 80000;
+    plan_case_make(&c);
+    cr_assert_eq(c.plan.quality.samples_moved, 1);
+    cr_assert_eq(c.plan.quality.bytes_between_nodes, 0);
+    plan_case_free(&c);
+}
+
+Test(plan_cases, padding_makes_a_rank_larger_than_its_memory)
+{
+    uint32_t extent[8] = {500, 10, 10, 10, 400, 10, 10, 10};
+    struct poise_pad pad = {.axis_mask = 1, .unit_bytes = 100, .multiple = 16};
+    uint64_t packed[8] = {0};
+    struct plan_case c;
+
+    plan_case_parse(&c, "length", "500,10,10,10 ; 400,10,10,10");
+    c.req.extent = extent;
+    c.req.n_extents = 1;
+    c.req.pads = &pad;
+    c.req.pad_size = sizeof pad;
+    c.req.n_pads = 1;
+    c.req.packed_bytes = packed;
+    uint64_t bytes[8] = {50000, 1000, 1000, 1000, 40000, 1000, 1000, 1000};
+    c.req.bytes = bytes;
+    c.req.micro_batch_size = 2;
+    plan_case_make(&c);
+    /* 500 rounded up to 512, two rows; 10 to 16, two rows */
+    cr_assert_eq(c.plan.quality.bytes_rank_before, 2 * 512 * 100 + 2 * 16 * 100);
+    cr_assert_leq(c.plan.quality.bytes_rank_after, c.plan.quality.bytes_rank_before);
+    plan_case_free(&c);
+}
