@@ -17,6 +17,7 @@
 
 #define REPORT_MS  1000  /* also the longest sleep: a lost ring of a peer costs at most this */
 #define CLOSING_MS 50    /* the same while the handle closes, when somebody waits */
+#define MISSING_MS 100   /* between two looks at who is late, while somebody waits */
 #define WARN_MS    60000 /* alive and slow is worth a notice */
 #define FLUSH_MS   200   /* for LEAVE to leave this process; poised waits a moment for it when the connection ends */
 
@@ -129,33 +130,70 @@ static void fail_lost(struct poise *p, uint64_t now_ms)
     pthread_mutex_unlock(&p->lock);
 }
 
+/* Under lock: a step of this rank is in, its outcome is not. */
+static bool is_undecided(const struct poise *p)
+{
+    return p->state == HANDLE_RUNNING && !p->group_ended &&
+           ledger_next_decide(p->ledger) != ledger_next_submit(p->ledger);
+}
+
+/* Who is late, as far as this node's control segments tell: a rank publishes every step before it says so to poised. */
+static void look_for_missing(struct poise *p, uint64_t now_ms)
+{
+    uint32_t n_missing = 0, lowest = POISE_NONE;
+    uint64_t step;
+
+    if (p->settings.plan_only || now_ms < p->missing_ms)
+        return;
+    p->missing_ms = now_ms + MISSING_MS;
+    pthread_mutex_lock(&p->lock);
+    bool undecided = is_undecided(p);
+    step = ledger_next_decide(p->ledger);
+    pthread_mutex_unlock(&p->lock);
+
+    for (uint32_t rank = 0; undecided && rank < p->settings.join.n_ranks; rank++) {
+        struct control_view view;
+        struct control_place place;
+        if (!peers_control(p->peers, rank, &view) || control_read(view, step, &place) != -EAGAIN)
+            continue;
+        lowest = n_missing++ ? lowest : rank;
+    }
+    pthread_mutex_lock(&p->lock);
+    p->missing_step = step;
+    p->missing_rank = lowest;
+    p->n_missing = n_missing;
+    pthread_mutex_unlock(&p->lock);
+}
+
 /* Under lock: the step that this rank waits for, and what for; NULL if it does not wait. */
-static const char *long_wait(const struct poise *p, uint64_t *ret_step)
+static const char *long_wait(const struct poise *p, uint64_t *ret_step, char text[HANDLE_MISSING_TEXT])
 {
     *ret_step = ledger_next_decide(p->ledger);
-    if (p->state == HANDLE_RUNNING && *ret_step != ledger_next_submit(p->ledger) && !p->group_ended)
-        return "its outcome: peers have not submitted it (`poisectl status` names them)";
+    if (is_undecided(p))
+        return handle_missing(p, *ret_step, text);
     *ret_step = p->shuffle_at;
     if (p->shuffle_wait == SHUFFLE_WAITS_ROOM && p->n_waiting)
-        return "memory to receive it: the trainer holds batches of older steps; release them or raise memory_budget";
+        return "there is no memory to receive it: the trainer holds batches of older steps; release them or raise "
+               "memory_budget";
     if (p->shuffle_wait == SHUFFLE_WAITS_SEGMENT)
-        return "the memory that its sender has not offered yet";
+        return "its sender has not offered its memory yet";
     return NULL;
 }
 
 /* One notice for each long wait. */
 static void warn_slow(struct poise *p, uint64_t now_ms)
 {
+    char text[HANDLE_MISSING_TEXT];
     uint64_t step;
 
     pthread_mutex_lock(&p->lock);
-    const char *what = long_wait(p, &step);
+    const char *what = long_wait(p, &step, text);
     if (!what || step != p->waiting_step || p->waiting_since_ms == 0) {
         p->waiting_step = step;
         p->waiting_since_ms = what ? now_ms : 0;
     } else if (p->waiting_since_ms != UINT64_MAX && now_ms - p->waiting_since_ms >= WARN_MS) {
-        handle_notice(p, step, POISE_WARNING, "step %llu waits %u s for %s", (unsigned long long)step, WARN_MS / 1000u,
-                      what);
+        handle_notice(p, step, POISE_WARNING, "step %llu is waited for since %u s: %s", (unsigned long long)step,
+                      WARN_MS / 1000u, what);
         p->waiting_since_ms = UINT64_MAX;
     }
     pthread_mutex_unlock(&p->lock);
@@ -167,6 +205,7 @@ static void look_at_clock(struct poise *p, uint64_t now_ms)
     fail_lost(p, now_ms);
     if (p->state != HANDLE_RUNNING && p->state != HANDLE_LEFT)
         return;
+    look_for_missing(p, now_ms);
     warn_slow(p, now_ms);
     if (!p->rostered || p->leave_sent)
         return;
@@ -178,9 +217,14 @@ static void look_at_clock(struct poise *p, uint64_t now_ms)
         session_pull(p);
 }
 
-static int sleep_ms(const struct poise *p, uint64_t now_ms)
+static int sleep_ms(struct poise *p, uint64_t now_ms)
 {
     uint64_t until = now_ms + (p->closing ? CLOSING_MS : REPORT_MS), link_ms = link_next_ms(p->link);
+
+    pthread_mutex_lock(&p->lock);
+    if (p->n_waiting && is_undecided(p))
+        until = now_ms + MISSING_MS;
+    pthread_mutex_unlock(&p->lock);
 
     if (link_ms < until)
         until = link_ms;

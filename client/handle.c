@@ -126,6 +126,18 @@ void handle_notice(struct poise *p, uint64_t step, uint32_t severity, const char
     va_end(args);
 }
 
+const char *handle_missing(const struct poise *p, uint64_t step, char text[HANDLE_MISSING_TEXT])
+{
+    if (p->missing_step != step || p->n_missing == 0)
+        snprintf(text, HANDLE_MISSING_TEXT, "peers have not submitted it (`poisectl status` names them)");
+    else if (p->n_missing == 1)
+        snprintf(text, HANDLE_MISSING_TEXT, "rank %u has not submitted it", p->missing_rank);
+    else
+        snprintf(text, HANDLE_MISSING_TEXT, "rank %u and %u more of this node have not submitted it", p->missing_rank,
+                 p->n_missing - 1);
+    return text;
+}
+
 void handle_produce(struct poise *p)
 {
     pthread_mutex_lock(&p->produce);

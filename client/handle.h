@@ -24,8 +24,9 @@
 #include "client/receive.h"
 #include "client/settings.h"
 
-#define HANDLE_STEPS CONTROL_STEPS /* rings by step: a rank is at most W ahead of itself, and of the slowest rank 2 W  \
-                                    */
+#define HANDLE_STEPS                                                                                                   \
+    CONTROL_STEPS /* rings by step: a rank is at most W ahead of itself, and of the slowest rank 2 W                   \
+                   */
 
 enum handle_state {
     HANDLE_OPENING, /* no epoch yet */
@@ -125,6 +126,9 @@ struct poise {
     struct poise_stats stats;
     enum shuffle_wait shuffle_wait;
     uint32_t shuffle_rank; /* SHUFFLE_WAITS_SEGMENT: whose */
+    uint32_t n_missing;    /* same-node ranks that have not submitted */
+    uint32_t missing_rank; /* the lowest of them */
+    uint64_t missing_step; /* of this step */
     uint64_t shuffle_at;   /* the step that is shuffled */
     uint64_t compute_ns, report_step;
     uint64_t exposed_ns;    /* of the step read last */
@@ -152,7 +156,8 @@ struct poise {
     uint64_t opened_ms;
     uint64_t lost_ms;            /* since when poised does not know this process; 0: it does. Also read under lock */
     uint64_t pull_ms, report_ms; /* when next */
-    uint64_t offer_ms;           /* when to try again to send one; 0: nothing waits */
+    uint64_t missing_ms;
+    uint64_t offer_ms;                       /* when to try again to send one; 0: nothing waits */
     uint64_t waiting_since_ms, waiting_step; /* for the notice about a long wait */
     uint64_t highest_seen;                   /* outcome that came too early */
     bool saw_later;
@@ -193,6 +198,10 @@ struct step *handle_step(struct poise *p, uint64_t step);
 
 void handle_notice(struct poise *p, uint64_t step, uint32_t severity, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+
+/* Under lock: who has not submitted `step`, in words for a message. Returns text. */
+#define HANDLE_MISSING_TEXT 96
+const char *handle_missing(const struct poise *p, uint64_t step, char text[HANDLE_MISSING_TEXT]);
 
 /* Takes `produce`; gives it back and tells the engine if it wanted it. */
 void handle_produce(struct poise *p);

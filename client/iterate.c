@@ -65,14 +65,13 @@ static int explain(struct poise *p, uint64_t step, uint64_t waited_ms, struct po
 {
     const struct step *record = handle_step(p, step);
     unsigned long long s = step, ms = waited_ms;
+    char text[HANDLE_MISSING_TEXT];
 
     if (!record)
         return err_set(err, -ETIMEDOUT, "waited %llu ms for step %llu: this rank has not submitted it", ms, s);
     if (record->state == STEP_SUBMITTED)
-        return err_set(
-            err, -ETIMEDOUT,
-            "waited %llu ms for the outcome of step %llu: peers have not submitted it (`poisectl status` names them)%s",
-            ms, s, p->lost_ms ? "; the connection to poised is lost" : "");
+        return err_set(err, -ETIMEDOUT, "waited %llu ms for the outcome of step %llu: %s%s", ms, s,
+                       handle_missing(p, step, text), p->lost_ms ? "; the connection to poised is lost" : "");
     if (p->shuffle_at == step && p->shuffle_wait == SHUFFLE_WAITS_ROOM)
         return waits_for_room(p, step, err);
     if (p->shuffle_at == step && p->shuffle_wait == SHUFFLE_WAITS_SEGMENT)

@@ -190,6 +190,7 @@ int poise_open(const struct poise_options *opt, struct poise **ret_p, struct poi
 static int serve(struct poise *p, struct poise_err *err)
 {
     uint64_t deadline_ms = handle_now_ms() + p->settings.close_timeout_ms;
+    char text[HANDLE_MISSING_TEXT];
     int rc = 0;
 
     pthread_mutex_lock(&p->lock);
@@ -204,9 +205,9 @@ static int serve(struct poise *p, struct poise_err *err)
         err_set(err, rc, "rank %u still reads step %llu after %llu ms (close_timeout_ms)", p->sent_rank,
                 (unsigned long long)p->sent_step, (unsigned long long)p->settings.close_timeout_ms);
     else if (rc == -ETIMEDOUT)
-        err_set(err, rc,
-                "step %llu was submitted but not decided %llu ms later (close_timeout_ms): peers have not submitted it",
-                (unsigned long long)ledger_next_decide(p->ledger), (unsigned long long)p->settings.close_timeout_ms);
+        err_set(err, rc, "step %llu is not decided after %llu ms (close_timeout_ms): %s",
+                (unsigned long long)ledger_next_decide(p->ledger), (unsigned long long)p->settings.close_timeout_ms,
+                handle_missing(p, ledger_next_decide(p->ledger), text));
     while (p->n_waiting) { /* they find it closing and go */
         pthread_cond_broadcast(&p->cond);
         pthread_mutex_unlock(&p->lock);

@@ -111,6 +111,11 @@ static int submit_empty(struct poise *p, uint32_t kind, const struct poise_err *
     rc = prepare(&meta, NULL, &prepared, err);
     if (rc < 0)
         return rc;
+    if (!p->settings.plan_only) {
+        /* Nobody reads from here, but peers see who is late. */
+        const struct control_place nothing = {.published_ns = handle_now_ns()};
+        control_publish(&p->control, meta.step, &nothing);
+    }
     rc = commit(p, &prepared, err);
     if (rc < 0)
         free_prepared(&prepared);
@@ -168,9 +173,12 @@ static int check_turn(const struct poise *p, uint64_t step, struct poise_err *er
             "step %llu waits for the trainer: step %llu was not read to its end by all iterators, and at most %u "
             "steps (prefetch_depth) are submitted ahead of it",
             (unsigned long long)step, (unsigned long long)p->cursor, submit_depth(p));
-    if (!ledger_may_submit(p->ledger))
-        return err_set(err, -EAGAIN, "step %llu waits for the outcome of step %llu: peers have not submitted it",
-                       (unsigned long long)step, (unsigned long long)ledger_next_decide(p->ledger));
+    if (!ledger_may_submit(p->ledger)) {
+        char text[HANDLE_MISSING_TEXT];
+        uint64_t undecided = ledger_next_decide(p->ledger);
+        return err_set(err, -EAGAIN, "step %llu waits for the outcome of step %llu: %s", (unsigned long long)step,
+                       (unsigned long long)undecided, handle_missing(p, undecided, text));
+    }
     return 0;
 }
 

@@ -494,7 +494,10 @@ static int close_alone(const struct rank_context *c)
     load_declare(p, 0);
     if (c->rank == 0) {
         EXPECT(load_submit(p, 0, c->rank, 3, 0, &err) == 0, "%s", err.text);
-        int rc = poise_close(p, &err);
+        const struct poise_batch *batch;
+        int rc = poise_next(p, 0, 1500, &batch, &err);
+        EXPECT(rc == -ETIMEDOUT && strstr(err.text, "rank 1 has not submitted it"), "%d %s", rc, err.text);
+        rc = poise_close(p, &err);
         EXPECT(rc == -ETIMEDOUT && strstr(err.text, "step 0") && strstr(err.text, "close_timeout_ms"), "%d %s", rc,
                err.text);
         board_raise(c->board, 0);
