@@ -78,7 +78,7 @@ static uint32_t smallest_home(const struct mover *mv, uint32_t rank, uint32_t un
     for (uint32_t i = pb->unit_of_rank[rank + 1]; i-- > pb->unit_of_rank[rank];) {
         uint32_t v = mv->home[i];
         if (mv->where[v] == rank && mover_may_move(mv, v))
-            return mv->position[v] > mv->position[unit] && mv->cost[v] < mv->cost[unit] ? v : PLAN_ANY;
+            return mv->cost[v] < mv->cost[unit] ? v : PLAN_ANY;
     }
     return PLAN_ANY;
 }

@@ -96,7 +96,6 @@ int mover_init(struct mover *mv, struct problem *pb)
     GET(load, pb->n_ranks);
     GET(target, pb->n_ranks);
     GET(where, pb->n_units);
-    GET(position, pb->n_units);
     GET(home, pb->n_units);
     GET(guest_first, pb->n_ranks);
     GET(guest_next, pb->n_units);
@@ -110,7 +109,6 @@ int mover_init(struct mover *mv, struct problem *pb)
     memcpy(mv->where, pb->unit_rank, pb->n_units * sizeof *mv->where);
     for (uint32_t i = 0; i < pb->n_units; i++) {
         uint32_t u = pb->sorted[i].id, r = pb->unit_rank[u];
-        mv->position[u] = i;
         mv->home[pb->unit_of_rank[r] + fill[r]++] = u;
     }
     for (uint32_t u = 0; u < pb->n_units; u++) {

@@ -17,7 +17,6 @@ struct mover {
     uint64_t *load;        /* [n_ranks] sum of them */
     uint64_t *target;      /* [n_ranks] what the rank may hold at its speed */
     uint32_t *where;       /* [n_units] the rank, or IN_POOL */
-    uint32_t *position;    /* [n_units] in pb->sorted */
     uint32_t *home;        /* [n_units] units by home rank (from pb->unit_of_rank[r] on), largest cost first */
     uint32_t *guest_first; /* [n_ranks] list of units that came from elsewhere; PLAN_ANY ends it */
     uint32_t *guest_next;  /* [n_units] */

@@ -19,8 +19,10 @@
 
 /*
  * Qwen2.5-VL vision (32 blocks, d = 1280, MLP 3420 gated, patch 14, window 112 px = 64 patches, full attention in
- * blocks 7, 15, 23, 31), length = patches, a patch: patch embedding 1176 x 1280 3,010,560 32 x (qkv 1280 x 3840 + out
- * 1280 x 1280 + 3 x 1280 x 3420)     1,259,929,600 28 window blocks: scores and values, 4 x 64 x 1280 each 9,175,040
+ * blocks 7, 15, 23, 31), length = patches, a patch:
+ *   patch embedding 1176 x 1280                                        3,010,560
+ *   32 x (qkv 1280 x 3840 + out 1280 x 1280 + 3 x 1280 x 3420)     1,259,929,600
+ *   28 window blocks: scores and values, 4 x 64 x 1280 each            9,175,040
  *   merger, one of 4 patches: (5120 x 5120 + 5120 x 3584) / 4         22,282,240
  *                                                          sum     1,294,397,440 = 1,264,060 units
  *   4 full blocks: 4 x 1280 a pair of patches                             20,480 = 20 units
@@ -46,8 +48,10 @@
 
 /*
  * InternViT-300M, length = tiles of 448 px (1,025 positions that attend to each other, 24 layers, d = 1024, MLP 4096),
- * a tile: patch embedding 1,024 x 588 x 1024                                    1,233,125,376 1,025 x 24 x (qkv
- * 6,291,456 + out 2,097,152 + 2 x 8,388,608)        619,079,270,400 attention 24 x 4 x 1024 x 1,025^2 103,280,640,000
+ * a tile:
+ *   patch embedding 1,024 x 588 x 1024                                    1,233,125,376
+ *   1,025 x 24 x (qkv 6,291,456 + out 2,097,152 + 2 x 8,388,608)        619,079,270,400
+ *   attention 24 x 4 x 1024 x 1,025^2                                   103,280,640,000
  *   projector, 256 tokens x (4096 x 4096 + 4096 x 4096)                  17,179,869,184
  *                                                             sum       740,772,904,960 = 723,411,040 units
  */
@@ -64,10 +68,11 @@
 
 /*
  * Whisper-large-v3 encoder (32 layers, d = 1280, MLP 5120, 128 mel bins), length = positions (50 a second, two mel
- * frames each), attention = sum over windows of 30 s of their squared positions, a position: convolutions 2 x (3 x 128
- * x 1280) + 3 x 1280 x 1280                     11,796,480 32 x (4 x 1280 x 1280 + 2 x 1280 x 5120) 1,258,291,200 sum
- * 1,270,087,680 = 1,240,320 units 32 x 4 x 1280 a pair                                                       163,840 =
- * 160 units
+ * frames each), attention = sum over windows of 30 s of their squared positions, a position:
+ *   convolutions 2 x (3 x 128 x 1280) + 3 x 1280 x 1280                     11,796,480
+ *   32 x (4 x 1280 x 1280 + 2 x 1280 x 5120)                             1,258,291,200
+ *                                                              sum       1,270,087,680 = 1,240,320 units
+ *   32 x 4 x 1280 a pair                                                       163,840 = 160 units
  */
 #define WHISPER "audio", 1240320, 160, 0, TRAINED, 0
 
