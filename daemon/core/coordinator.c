@@ -20,7 +20,7 @@ struct coordinator {
     uint32_t n_groups, cap_groups;
     struct grave graves[GROUP_GRAVES];
     uint32_t next_grave;
-    uint32_t serial; /* of MEMBERS messages */
+    uint32_t serial; /* of MEMBERS and HEARTBEAT messages */
     uint64_t last_ms;
     bool stepped;
     struct epoch *dead; /* ended in the last event: its update may still point into them */
@@ -252,6 +252,7 @@ static void on_heartbeat(struct coordinator *c, const struct group_env *env, con
 {
     const struct wire_heartbeat *beat = &msg->heartbeat;
 
+    c->serial++;
     for (uint32_t i = 0; i < c->n_groups; i++) {
         struct epoch *epoch = c->groups[i]->epoch;
         struct member_node *node = epoch ? epoch_node_by_instance(epoch, beat->instance) : NULL;
@@ -267,9 +268,18 @@ static void on_heartbeat(struct coordinator *c, const struct group_env *env, con
             answer_unknown(c, env, beat->epochs[i].epoch);
             continue;
         }
+        if (group->epoch->beat_serial == c->serial)
+            continue; /* named twice in one message: the update has room for one answer */
+        group->epoch->beat_serial = c->serial;
         node->link = env->link;
         node->linked = true;
         node->heard_ms = group->epoch->heard_ms = env->now_ms;
+        if (group->epoch->leaving) { /* it may have missed that */
+            struct wire_message *leave = out_message(env->out, WIRE_ABORT);
+
+            leave->abort = group->epoch->leave;
+            out_send(env->out, env->link, false, leave);
+        }
         recover(group->epoch, env, &beat->epochs[i]);
     }
 }

@@ -55,6 +55,7 @@ struct epoch {
     struct wire_abort leave;
     uint64_t asked_step, asked_ms; /* the newest NEED for a step of which nothing is here */
     uint64_t next_beacon_ms, vote_ms;
+    uint32_t beat_serial; /* of the message whose heartbeat was taken last: one each */
     uint64_t heard_ms; /* any node spoke of this epoch */
     /* sums for reports */
     uint64_t planned, errors, samples, samples_moved, bytes, bytes_moved, samples_dropped, conflicts, stale;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The update under construction. Memory is reserved before the event changes anything and kept for the next event; a machine
- * whose estimate was too small would lose a message, which the protocol survives and a test of ours reports (assert).
+ * The update under construction. Memory is reserved before the event changes anything and kept for the next event. An estimate
+ * that was too small is mended on the spot; only together with a lack of memory it would cost a message.
  */
 #include "daemon/core/out.h"
 
@@ -84,7 +84,8 @@ struct wire_message *out_message(struct core_out *out, enum wire_type type)
 {
     struct wire_message *msg;
 
-    assert(out->used < out->n_pool);
+    if (out->used == out->n_pool && reserve_pool(out, out->n_pool + 64) < 0)
+        assert(!"the room of an update was estimated too small, and there is no memory for more");
     msg = out->pool[out->used++];
     memset(msg, 0, sizeof *msg);
     msg->type = type;
@@ -93,7 +94,9 @@ struct wire_message *out_message(struct core_out *out, enum wire_type type)
 
 void out_send(struct core_out *out, uint64_t to, bool up, const struct wire_message *msg)
 {
-    assert(out->up.n_sends < out->cap_sends);
+    if (out->up.n_sends == out->cap_sends &&
+        reserve((void **)&out->up.sends, &out->cap_sends, out->cap_sends + 64, sizeof *out->up.sends) < 0)
+        return; /* as good as lost on the way */
     out->up.sends[out->up.n_sends++] = (struct core_send){.to = to, .up = up, .msg = msg};
 }
 

@@ -10,8 +10,9 @@
 
 #include "tests/sim/cluster.h"
 
-#define MAX_DOWN_MS 6000u /* with the time to come back below the 10 s after which a node is given up */
-#define REST_MS 3000u     /* and then up for long enough to be heard, or two outages are one */
+/* Two outages between which every message happens to be lost are one of above 10 s, which rightly ends an epoch. */
+#define MAX_DOWN_MS 2500u
+#define REST_MS 7000u
 
 static struct sim_config random_config(uint64_t seed)
 {
@@ -25,7 +26,7 @@ static struct sim_config random_config(uint64_t seed)
         config.n_nodes = config.n_ranks * config.n_replicas;
     config.n_coordinators = 1 + (uint32_t)(x / 127 % 3);
     config.spread = x / 1024 % 2;
-    config.loss_ppm = (uint32_t)(x / 2048 % 4) * 60000;
+    config.loss_ppm = (uint32_t)(x / 2048 % 4) * 50000;
     config.double_ppm = (uint32_t)(x / 8192 % 2) * 100000;
     config.delay_ms = (uint32_t)(x / 16384 % 3) * 25;
     config.depth = 1 + (uint32_t)(x / 65536 % 8);

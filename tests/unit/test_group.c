@@ -706,6 +706,8 @@ Test(group, steps_up_to_a_leave_are_still_decided)
     cr_assert_eq(case_sent(&up, WIRE_ABORT, 0)->msg->abort.step, 2);
     abort_from(NODE_A, 0, true, 2);
     cr_assert_eq(case_count(&up, WIRE_ABORT), 1, "only its sender hears that it is known");
+    beat(NODE_A, 1, 1);
+    cr_assert_eq(case_count(&up, WIRE_ABORT), 1, "a node that missed it");
     decide(1);
     decide(2);
     case_meta(&metas[0], 0, 0, 3, LENGTHS(100, 4));
