@@ -174,7 +174,8 @@ static void time_steps(const struct board *board, uint32_t first, struct demo_fi
     const uint32_t n_ranks = board->head->n_ranks, n_steps = board->head->n_steps;
     const size_t n = (size_t)n_ranks * (n_steps - first);
     uint64_t *waits = calloc(n, sizeof *waits), *pipelines = calloc(n, sizeof *pipelines);
-    const uint64_t begin_ns = first > 0 ? step_of(board, 0, first - 1)->end_ns : board->ranks[0].start_ns;
+    const uint64_t begin_ns =
+        first > 0 ? atomic_load(&board->steps[first - 1].end_ns) : atomic_load(&board->ranks[0].start_ns);
     size_t at = 0;
 
     for (uint32_t step = first; step < n_steps; step++) {
@@ -184,7 +185,7 @@ static void time_steps(const struct board *board, uint32_t first, struct demo_fi
             pipelines[at] = step_of(board, r, step)->pipeline_ns;
         }
     }
-    figures->step_ms = (double)(step_of(board, 0, n_steps - 1)->end_ns - begin_ns) * 1e-6 / (n_steps - first);
+    figures->step_ms = (double)(atomic_load(&board->steps[n_steps - 1].end_ns) - begin_ns) * 1e-6 / (n_steps - first);
     figures->wait_p50_us = waits ? (double)percentile(waits, at, 50) * 1e-3 : 0;
     figures->wait_p99_us = waits ? (double)percentile(waits, at, 99) * 1e-3 : 0;
     figures->pipeline_p50_ns = pipelines ? percentile(pipelines, at, 50) : 0;

@@ -190,17 +190,24 @@ void board_deliver(struct board *board, uint32_t rank, const struct poise_batch 
     step->cost_after = batch->totals->cost_after;
 }
 
-void board_wait(struct board *board)
+static uint64_t meet(struct board *board, _Atomic uint64_t *last_ns)
 {
-    if (board)
-        pthread_barrier_wait(&board->head->barrier);
+    uint64_t now_ns = board_now_ns(), seen_ns = atomic_load(last_ns);
+
+    while (seen_ns < now_ns && !atomic_compare_exchange_weak(last_ns, &seen_ns, now_ns))
+        continue;
+    pthread_barrier_wait(&board->head->barrier);
+    return atomic_load(last_ns);
 }
 
-void board_start(struct board *board, uint32_t rank)
+uint64_t board_start(struct board *board)
 {
-    board_wait(board);
-    if (board)
-        board->ranks[rank].start_ns = board_now_ns();
+    return board ? meet(board, &board->ranks[0].start_ns) : board_now_ns();
+}
+
+uint64_t board_sync(struct board *board, uint64_t step)
+{
+    return board && step < board->head->n_steps ? meet(board, &board->steps[step].end_ns) : board_now_ns();
 }
 
 void board_step_done(struct board *board, uint32_t rank, uint64_t step, uint64_t wait_ns, const struct poise_stats *stats)
@@ -210,7 +217,6 @@ void board_step_done(struct board *board, uint32_t rank, uint64_t step, uint64_t
     if (!board || step >= board->head->n_steps)
         return;
     done = &board->steps[(size_t)rank * board->head->n_steps + step];
-    done->end_ns = board_now_ns();
     done->wait_ns = wait_ns;
     done->pipeline_ns = stats->pipeline_ns_last;
     atomic_store(&board->ranks[rank].steps, (uint32_t)step + 1);

@@ -25,7 +25,7 @@ struct board_delivery { /* of one sample, written by who received it */
 };
 
 struct board_step { /* of one rank and step, written by that rank */
-    uint64_t end_ns;      /* behind the barrier */
+    _Atomic uint64_t end_ns; /* rank 0's only: when the last rank came to the barrier */
     uint64_t wait_ns;     /* inside poise_next */
     uint64_t pipeline_ns; /* poise_stats: from the last rank's submission to all assembled */
     uint64_t cost_before, cost_after; /* as predicted; the same on every rank */
@@ -36,7 +36,7 @@ struct board_step { /* of one rank and step, written by that rank */
 struct board_rank { /* written by that rank */
     _Atomic uint32_t steps; /* done */
     _Atomic uint32_t failed;
-    uint64_t start_ns; /* behind the first barrier */
+    _Atomic uint64_t start_ns; /* rank 0's only: the same of the barrier before the first step */
     char text[512];    /* why it failed */
 };
 
@@ -74,9 +74,11 @@ uint64_t board_compute_ns(const struct board *board, uint32_t rank, const struct
 
 /* Notes what came, and whether it was as sent: ok[batch->n_samples]. */
 void board_deliver(struct board *board, uint32_t rank, const struct poise_batch *batch, const bool *ok);
-void board_wait(struct board *board); /* for all ranks */
-void board_start(struct board *board, uint32_t rank);
 void board_step_done(struct board *board, uint32_t rank, uint64_t step, uint64_t wait_ns, const struct poise_stats *stats);
+/* Wait for all ranks, before the first step and behind each. Return when the last one came: what follows begins then, also
+ * on a rank that the kernel wakes late. */
+uint64_t board_start(struct board *board);
+uint64_t board_sync(struct board *board, uint64_t step);
 void board_fail(struct board *board, uint32_t rank, const char *text);
 
 #endif

@@ -138,9 +138,8 @@ static int compute(struct trainer *t, const struct poise_batch *batch, uint64_t 
  * All micro-batches of a step, in order; the last one says that it is. A batch is this rank's until it is released: a
  * pipeline schedule may hold several. 0, or what poise_next() returned; -EIO where a batch was bad.
  */
-static int train_step(struct trainer *t, uint64_t *ret_step, uint64_t *ret_wait_ns, struct poise_err *err)
+static int train_step(struct trainer *t, uint64_t begin_ns, uint64_t *ret_step, uint64_t *ret_wait_ns, struct poise_err *err)
 {
-    const uint64_t begin_ns = board_now_ns();
     uint64_t deadline_ns = begin_ns, wait_ns = 0, compute_ns = 0;
 
     for (bool last = false; !last;) {
@@ -181,12 +180,11 @@ static void print_notices(struct trainer *t)
 static int train(struct trainer *t)
 {
     struct poise_err err = {0};
-    uint64_t step, wait_ns;
+    uint64_t step, wait_ns, begin_ns = board_start(t->board);
 
-    board_start(t->board, t->options.rank);
     for (;;) {
         struct poise_stats stats = {0};
-        int rc = train_step(t, &step, &wait_ns, &err);
+        int rc = train_step(t, begin_ns, &step, &wait_ns, &err);
 
         if (rc == -ENODATA)
             return 0;
@@ -197,8 +195,8 @@ static int train(struct trainer *t)
         if (rc < 0)
             return fail(t, "training", &err);
         poise_stats(t->poise, &stats, sizeof stats);
-        board_wait(t->board); /* the gradient sync: every rank waits for the slowest */
         board_step_done(t->board, t->options.rank, step, wait_ns, &stats);
+        begin_ns = board_sync(t->board, step); /* the gradient sync: every rank waits for the slowest */
         print_notices(t);
     }
 }
