@@ -66,7 +66,7 @@ static int declare(struct poise *p, const struct poise_field *fields, uint32_t n
         rc = schema_check(&grown, POISE_NONE, err);
     if (rc < 0)
         return rc;
-    p->table = grown;
+    p->table.n_fields = grown.n_fields; /* not the pointer, which the engine reads without this lock */
     p->table_hash = schema_hash(&p->table);
     return 0;
 }
