@@ -13,6 +13,7 @@ PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 OBJCOPY ?= objcopy
 SETUP ?= 1
+JOBS = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 BUILD ?= build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
 comma := ,
 VERSION := $(shell sed -n 's/^.define POISE_VERSION "\(.*\)"/\1/p' include/poise.h)
@@ -26,16 +27,17 @@ PKGS_POISE := libzmq libprotobuf-c
 PKGS_DAEMON := libuv libmicrohttpd jansson inih
 PC := $(shell command -v pkg-config 2>/dev/null)
 pc = $(if $(PC),$(shell pkg-config $(1) $(2) 2>/dev/null))
+PKG_CFLAGS := $(call pc,--cflags,$(PKGS_POISE) $(PKGS_DAEMON))
 
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla -Wformat=2 -Wundef \
 	$(if $(WERROR),-Werror)
 ALL_CPPFLAGS = -I. -Iinclude -I$(BUILD)/gen -D_GNU_SOURCE $(CPPFLAGS)
 ALL_CFLAGS = -std=gnu11 $(WARN) -fPIC -fvisibility=hidden -pthread $(SANFLAGS) $(CFLAGS) \
-	$(call pc,--cflags,$(PKGS_POISE) $(PKGS_DAEMON))
+	$(PKG_CFLAGS)
 SANFLAGS = $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 ALL_LDFLAGS = -pthread $(SANFLAGS) $(LDFLAGS)
-LIBS_POISE = $(call pc,--libs,$(PKGS_POISE)) -lm
-LIBS_DAEMON = $(call pc,--libs,$(PKGS_DAEMON))
+LIBS_POISE := $(call pc,--libs,$(PKGS_POISE)) -lm
+LIBS_DAEMON := $(call pc,--libs,$(PKGS_DAEMON))
 # The trainer finds libpoise.so beside itself (build/) and from libexec/poise; packages set RPATH= (the linker's cache knows).
 RPATH = $$ORIGIN:$$ORIGIN/$(shell realpath -m --relative-to='$(PREFIX)/libexec/poise' '$(LIBDIR)')
 
@@ -121,7 +123,7 @@ setup:
 	@if [ "$(SETUP)" != 0 ]; then .ci/setup; fi
 
 demo: setup
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) $(JOBS) --no-print-directory all
 	@$(BUILD)/poisectl demo $(DEMO)
 
 include systemd/install.mk
@@ -136,3 +138,4 @@ help:
 FORCE:
 .PHONY: all setup demo clean help FORCE
 .DELETE_ON_ERROR:
+.SECONDARY:

@@ -2,7 +2,7 @@
 # Tests. tests/KIND/test_NAME.c is a Criterion program of its own, linked with the archives and the other .c files of its
 # folder; tests/system/test_NAME.sh is a script. T=NAME runs only that one.
 
-LIBS_TEST = $(call pc,--libs,criterion) $(LIBS_DAEMON) $(LIBS_POISE)
+LIBS_TEST := $(call pc,--libs,criterion) $(LIBS_DAEMON) $(LIBS_POISE)
 T ?= *
 test_bins = $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/$(1)/test_$(T).c)))
 helpers = $(call obj,$(filter-out $(wildcard tests/$(1)/test_*.c),$(wildcard tests/$(1)/*.c)))
@@ -21,7 +21,7 @@ $(BUILD)/tests/unit/test_dataset: $(call obj,$(dataset))
 $(BUILD)/tests/unit/test_simulate: $(call obj,$(dataset) $(addprefix client/ctl/simulate_,batch.c cost.c options.c))
 
 test: setup
-	@$(MAKE) --no-print-directory test-built
+	@$(MAKE) $(JOBS) --no-print-directory test-built
 
 test-built: all check-pure $(call test_bins,unit) $(call test_bins,sim) $(call test_bins,system)
 	@BUILD=$(BUILD) tests/run $(call test_bins,unit) $(call test_bins,sim) $(call test_bins,system) $(TEST_SCRIPTS)
