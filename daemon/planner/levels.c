@@ -10,6 +10,8 @@
 
 #include "micro.h"
 
+#define WITH_ROOM 12 /* ranks that an exchange is looked for in: more find little that costs fewer bytes */
+
 struct levels {
     struct micro *mc;
     uint32_t *level;      /* [n_units] 1 .. n_mb */
@@ -97,11 +99,13 @@ static bool relieve(struct levels *lv, uint32_t rank, uint32_t c, struct layout 
 {
     struct micro *mc = lv->mc;
     const struct problem *pb = mc->pb;
-    uint32_t n = pb->n_ranks < MICRO_RANKS ? pb->n_ranks : MICRO_RANKS, best_a = PLAN_ANY, best_b = PLAN_ANY;
+    uint32_t best_a = PLAN_ANY, best_b = PLAN_ANY, seen = 0;
     int64_t least = INT64_MAX;
 
-    for (uint32_t i = 1; i < n; i++) {
+    /* Most ranks have no room at this level, and that is quickly seen: only those that have are counted. */
+    for (uint32_t i = 1; i < pb->n_ranks && seen < WITH_ROOM && mc->work > 0; i++, mc->work--) {
         uint32_t q = (rank + i) % pb->n_ranks, high = room_up_to(lv, q, c);
+        seen += high > c;
         for (uint32_t a = lv->rank_first[rank]; high > c && a < lv->rank_first[rank + 1]; a++) {
             uint32_t u = lv->unit[a];
             if (lv->level[u] != c)

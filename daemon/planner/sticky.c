@@ -19,7 +19,8 @@
  * Lower ones leave more air for what has no home. */
 static const uint32_t keeps[] = {64, 63, 62, 61, 60};
 #define N_KEEPS (sizeof keeps / sizeof *keeps)
-#define CANDIDATES 16 /* ranks from the top of the heap that are looked at for each unit */
+#define WORK_A_UNIT 64 /* ranks asked in all for each unit where caps bind everywhere */
+#define CANDIDATES 16  /* ranks from the top of the heap that are looked at for each unit */
 
 struct sticky {
     struct problem *pb;
@@ -28,6 +29,7 @@ struct sticky {
     uint64_t *sum;    /* [n_ranks][n_segments] */
     struct heap heap; /* ranks that may take more, by their largest sum */
     uint64_t keep;    /* a rank keeps its own up to this */
+    uint64_t work;    /* ranks that may still be asked where caps bind everywhere */
 };
 
 bool sticky_applies(const struct problem *pb)
@@ -67,7 +69,7 @@ static u128 segment_target(const struct problem *pb, uint32_t g)
         total += cost;
         largest = cost > largest ? cost : largest;
     }
-    total = (total + pb->n_ranks - 1) / pb->n_ranks;
+    total = pb->has_speeds ? total * 1000000u / pb->speed_sum : (total + pb->n_ranks - 1) / pb->n_ranks;
     total = total > largest ? total : largest;
     return total + total * pb->tolerance_ppm / 1000000u + 1;
 }
@@ -119,7 +121,7 @@ static uint64_t height_with(const struct sticky *st, uint32_t rank, uint32_t uni
     return saturate(rank_time(pb, rank, most));
 }
 
-static uint32_t choose(const struct sticky *st, uint32_t unit)
+static uint32_t choose(struct sticky *st, uint32_t unit)
 {
     const struct problem *pb = st->pb;
     uint32_t home = pb->unit_rank[unit], best = PLAN_ANY;
@@ -139,7 +141,7 @@ static uint32_t choose(const struct sticky *st, uint32_t unit)
         return best;
     if (loads_fits(&st->loads, home, unit))
         return home;
-    for (uint32_t i = 0; i < st->heap.n; i++)
+    for (uint32_t i = 0; i < st->heap.n && st->work > 0; i++, st->work--)
         if (loads_fits(&st->loads, st->heap.id[i], unit))
             return st->heap.id[i];
     return PLAN_ANY;
@@ -195,6 +197,7 @@ int sticky_place(struct problem *pb, struct layout *layout, struct poise_err *er
         if (sticky_init(&st, pb, items) < 0)
             return err_set(err, -ENOMEM, "no memory to plan %u samples", pb->n_samples);
         st.keep = ONE / 64 * keeps[k];
+        st.work = (uint64_t)WORK_A_UNIT * pb->n_units + pb->n_ranks;
         if (try_keep(&st, items, rank, &height) < 0 || height >= least)
             continue;
         least = height;
