@@ -25,7 +25,7 @@ struct ctl_option {
 struct ctl_command {
     const char *name;
     int (*run)(const struct ctl_command *command, int argc, char **argv); /* returns the exit status */
-    const char *summary;    /* one line */
+    const char *summary;                                                  /* one line */
     const char *positional; /* words after the options, for help and errors; "" */
     const char *help;       /* what it does, with an example */
 };
@@ -36,11 +36,12 @@ extern const struct ctl_command ctl_commands[]; /* ends with a row without a nam
  * Reads options (in any order, --name value or --name=value) and exactly n_words other words. 0: go on. Else the caller
  * returns *ret_status: help was printed, or an error that lists what there is.
  */
-int ctl_parse(const struct ctl_command *command, const struct ctl_option *options, size_t n_options, int argc, char **argv,
-              const char **words, size_t n_words, int *ret_status);
+int ctl_parse(const struct ctl_command *command, const struct ctl_option *options, size_t n_options, int argc,
+              char **argv, const char **words, size_t n_words, int *ret_status);
 
 /* "poisectl COMMAND: TEXT" on stderr; returns status, so that failing is one line. */
-int ctl_fail(const struct ctl_command *command, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int ctl_fail(const struct ctl_command *command, int status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* The same directory that libpoise and poised take: the option, else POISE_SOCKET_DIR, else /run/poise. */
 const char *ctl_socket_dir(const char *option);

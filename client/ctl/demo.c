@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * poisectl demo: the same steps unbalanced, in shadow, with the reference's algorithm and with the default, and what they
- * took. First a short run without computing, and with one step under way at a time so that none waits for another, measures
- * the pipeline; computing then takes twice its 99th percentile, so that data can be expected to be ready in time. If any run fails, the demo does, with the reason.
+ * poisectl demo: the same steps unbalanced, in shadow, with the reference's algorithm and with the default, and what
+ * they took. First a short run without computing, and with one step under way at a time so that none waits for another,
+ * measures the pipeline; computing then takes twice its 99th percentile, so that data can be expected to be ready in
+ * time. If any run fails, the demo does, with the reason.
  */
 #include "client/ctl/demo.h"
 
@@ -18,9 +19,10 @@
 #define CALIBRATION_FIRST 6u /* the first ones touch new memory */
 #define COMPUTE_FACTOR 2.0   /* times the pipeline's p99 */
 #define COMPUTE_LEAST_NS 5e6 /* below, the sleeping itself is what is measured */
-#define BUDGET_NS 150e9      /* of the four runs: where other work disturbs the calibration, the demo is to end all the same */
-#define SLOWEST 1.35         /* a step over the mean rank's compute, the mean of the four runs on image_text.csv */
-#define FIXED_PART 0.25      /* of the mean step: what does not depend on the samples */
+#define BUDGET_NS                                                                                                      \
+    150e9            /* of the four runs: where other work disturbs the calibration, the demo is to end all the same */
+#define SLOWEST 1.35 /* a step over the mean rank's compute, the mean of the four runs on image_text.csv */
+#define FIXED_PART 0.25 /* of the mean step: what does not depend on the samples */
 #define NOISE_PPM 50000
 #define NOISE_SEED 1000003u
 #define WEIGHT_ERROR 1e-9 /* of doubles added up */
@@ -73,9 +75,10 @@ static int find_data(struct demo *demo, char path[PATH_MAX])
         if (access(tried, R_OK) == 0 && realpath(tried, path))
             return CTL_OK;
     }
-    return ctl_fail(demo->command, CTL_FAILED,
-                    "image_text.csv is neither in ../tests/data nor in ../share/poise beside %s: give --data or set POISE_DATA",
-                    demo->bin);
+    return ctl_fail(
+        demo->command, CTL_FAILED,
+        "image_text.csv is neither in ../tests/data nor in ../share/poise beside %s: give --data or set POISE_DATA",
+        demo->bin);
 }
 
 static int check_options(struct demo *demo)
@@ -133,7 +136,8 @@ static int check_run(const struct demo *demo, const struct demo_run *run, const 
     return CTL_OK;
 }
 
-/* Twice the p99, but within the budget as long as that is twice the median: a pipeline that is disturbed now and then. */
+/* Twice the p99, but within the budget as long as that is twice the median: a pipeline that is disturbed now and then.
+ */
 static double compute_ns(const struct demo *demo, const struct demo_figures *figures)
 {
     double budget_ns = BUDGET_NS / ((double)demo->opt.steps * N_RUNS * SLOWEST);
@@ -217,7 +221,10 @@ static void die_of(int signal_number)
 
 int demo_command(const struct ctl_command *command, int argc, char **argv)
 {
-    struct demo demo = {.command = command, .guard_fd = -1, .signal_fd = -1, .terminal = isatty(STDERR_FILENO) == 1,
+    struct demo demo = {.command = command,
+                        .guard_fd = -1,
+                        .signal_fd = -1,
+                        .terminal = isatty(STDERR_FILENO) == 1,
                         .opt = {.ranks = 8, .steps = 50, .per_rank = 8, .micro_batch = 2, .truth = "noisy"}};
     struct demo_options *opt = &demo.opt;
     const struct ctl_option options[] = {
@@ -228,7 +235,8 @@ int demo_command(const struct ctl_command *command, int argc, char **argv)
         {"algorithm", CTL_STRING, &opt->algorithm, "NAME", "of shadow and the last run, in the default's place", 0, 0},
         {"data", CTL_STRING, &opt->data, "CSV", "sizes: columns width, height, and tokens; or POISE_DATA", 0, 0},
         {"truth", CTL_STRING, &opt->truth, "exact|noisy", "whether trainers take as long as the planner thinks", 0, 0},
-        {"compute-ms", CTL_NUMBER, &opt->compute_ms, "MS", "mean compute a step; default: measured, 2 x the pipeline", 1, 60000},
+        {"compute-ms", CTL_NUMBER, &opt->compute_ms, "MS", "mean compute a step; default: measured, 2 x the pipeline",
+         1, 60000},
         {"json", CTL_FLAG, &opt->json, NULL, "print one JSON object", 0, 0},
     };
     char path[PATH_MAX];

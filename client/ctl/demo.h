@@ -16,7 +16,7 @@ struct demo_row { /* one usable row of the CSV */
 struct demo_data {
     struct demo_row *rows; /* in a random order that is the same every time */
     uint32_t n_rows;
-    uint32_t n_small, n_thin, n_bad; /* left out: a side under 28 pixels, a ratio above 200, not numbers */
+    uint32_t n_small, n_thin, n_bad;             /* left out: a side under 28 pixels, a ratio above 200, not numbers */
     struct poise_phase phases[POISE_MAX_PHASES]; /* of the planner's cost */
     struct poise_phase truth[POISE_MAX_PHASES];  /* of what trainers sleep by */
 };
@@ -52,7 +52,7 @@ struct demo_run {
 struct demo_figures { /* of one run */
     uint64_t samples_in, samples_out, lost, doubled, corrupt;
     double step_imbalance, microbatch_imbalance; /* largest / mean rank cost, mean over steps; the planner's cost */
-    double step_ms, ideal_ms;                    /* mean of a step as measured; were every rank as long as the mean one */
+    double step_ms, ideal_ms; /* mean of a step as measured; were every rank as long as the mean one */
     double predicted_speedup, bytes_moved_fraction;
     double wait_p50_us, wait_p99_us; /* of a rank and step: all of poise_next */
     uint64_t pipeline_p50_ns, pipeline_p99_ns;
@@ -69,9 +69,10 @@ void demo_data_spoil(struct demo_data *data); /* makes the truth differ from wha
 int demo_data_deal(const struct demo_data *data, struct board *board, struct poise_err *err);
 
 /* demo_process.c: 0, or a CTL_* status after a message. */
-int demo_start(struct demo *demo);                                                       /* directory, guard, poised */
-int demo_run(struct demo *demo, const struct demo_run *run, const struct board *board, int board_fd); /* all its trainers */
-int demo_stop(struct demo *demo); /* whatever is there of it */
+int demo_start(struct demo *demo); /* directory, guard, poised */
+int demo_run(struct demo *demo, const struct demo_run *run, const struct board *board,
+             int board_fd);                                                       /* all its trainers */
+int demo_stop(struct demo *demo);                                                 /* whatever is there of it */
 pid_t demo_spawn(struct demo *demo, char *const argv[], int pass_fd, int log_fd); /* pass_fd becomes 3; -1 */
 
 /* demo_guard.c */
@@ -83,9 +84,10 @@ uint32_t demo_first_timed(uint32_t n_steps);
 void demo_figures(const struct board *board, uint32_t first, struct demo_figures *ret_figures);
 
 /* demo_report.c */
-void demo_report_table(const struct demo *demo, const struct demo_run *runs, const struct demo_figures *figures, uint32_t n_runs,
-                       double seconds);
-void demo_report_json(const struct demo *demo, const struct demo_run *runs, const struct demo_figures *figures, uint32_t n_runs);
+void demo_report_table(const struct demo *demo, const struct demo_run *runs, const struct demo_figures *figures,
+                       uint32_t n_runs, double seconds);
+void demo_report_json(const struct demo *demo, const struct demo_run *runs, const struct demo_figures *figures,
+                      uint32_t n_runs);
 const char *demo_algorithm_name(const struct demo_run *run);
 
 #endif

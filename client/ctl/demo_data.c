@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The demo's samples: sizes of real images and texts from a CSV, dealt out to ranks and steps as a shuffling loader would,
- * the same way every time; what the planner thinks that they cost, and what they do cost. Rows that a Qwen2-VL processor
- * would refuse are left out and counted, never bent to fit.
+ * The demo's samples: sizes of real images and texts from a CSV, dealt out to ranks and steps as a shuffling loader
+ * would, the same way every time; what the planner thinks that they cost, and what they do cost. Rows that a Qwen2-VL
+ * processor would refuse are left out and counted, never bent to fit.
  */
 #include "client/ctl/demo.h"
 
@@ -16,9 +16,9 @@
 #include "daemon/planner/err.h"
 #include "daemon/planner/planner.h"
 
-#define SEED 20240229u      /* any number: the demo is the same every time */
-#define MISTAKE_PPM 200000  /* the truth's coefficients differ from the planner's by up to 20 % */
-#define TEXT_MOST 4096u     /* bytes of a caption: enough to see strings travel */
+#define SEED 20240229u          /* any number: the demo is the same every time */
+#define MISTAKE_PPM 200000      /* the truth's coefficients differ from the planner's by up to 20 % */
+#define TEXT_MOST 4096u         /* bytes of a caption: enough to see strings travel */
 #define NUMBER_MOST 100000000.0 /* pixels of a side, tokens: no size of a sample is larger, and products fit */
 
 enum { WIDTH, HEIGHT, PROMPT, ANSWER, TEXT_TOKENS, TEXT_CHARS, N_COLUMNS };
@@ -33,7 +33,7 @@ static uint64_t mix(uint64_t x) /* splitmix64 */
     return x ^ x >> 31;
 }
 
-/* ----------------------------------------------------------------------------------------------------------- the table */
+/* -------------------------------------------------------------------------------------------------------- the table */
 
 static int find_columns(const char *path, const struct csv *csv, int columns[N_COLUMNS], struct poise_err *err)
 {
@@ -42,9 +42,10 @@ static int find_columns(const char *path, const struct csv *csv, int columns[N_C
     for (int c = 0; c < N_COLUMNS; c++)
         columns[c] = csv_find(csv, column_names[c]);
     if (columns[WIDTH] < 0 || columns[HEIGHT] < 0)
-        return err_set(err, -EINVAL, "%s: it must have the columns width and height, and may have prompt_tokens, "
-                                     "answer_tokens, text_tokens, text_chars; there are: %s", path,
-                       csv_list(csv, list, sizeof list));
+        return err_set(err, -EINVAL,
+                       "%s: it must have the columns width and height, and may have prompt_tokens, "
+                       "answer_tokens, text_tokens, text_chars; there are: %s",
+                       path, csv_list(csv, list, sizeof list));
     return 0;
 }
 
@@ -53,7 +54,8 @@ static bool read_field(const struct csv *csv, int column, uint32_t *ret_number)
 {
     double number = 0;
 
-    if (column >= 0 && *csv->field[column] && (csv_number(csv->field[column], NUMBER_MOST, &number) || number != floor(number)))
+    if (column >= 0 && *csv->field[column] &&
+        (csv_number(csv->field[column], NUMBER_MOST, &number) || number != floor(number)))
         return false;
     *ret_number = (uint32_t)number;
     return true;
@@ -106,8 +108,10 @@ static int read_rows(const char *path, struct csv *csv, struct demo_data *data, 
         read_row(data, csv, columns);
     }
     if (rc == 0 && data->n_rows == 0)
-        rc = err_set(err, -EINVAL, "%s has no row that can be used: %u have a side under 28 pixels, %u a ratio above 200, "
-                                   "%u no numbers", path, data->n_small, data->n_thin, data->n_bad);
+        rc = err_set(err, -EINVAL,
+                     "%s has no row that can be used: %u have a side under 28 pixels, %u a ratio above 200, "
+                     "%u no numbers",
+                     path, data->n_small, data->n_thin, data->n_bad);
     return rc;
 }
 
@@ -135,7 +139,8 @@ int demo_data_read(const char *path, struct demo_data *ret_data, struct poise_er
     if (rc == 0)
         rc = poise_preset(PAYLOAD_COST, data.phases, sizeof *data.phases, &n_phases, err);
     if (rc == 0 && n_phases != PAYLOAD_PHASES)
-        rc = err_set(err, -EINVAL, "preset " PAYLOAD_COST " has %u phases, the demo's samples %d", n_phases, PAYLOAD_PHASES);
+        rc = err_set(err, -EINVAL, "preset " PAYLOAD_COST " has %u phases, the demo's samples %d", n_phases,
+                     PAYLOAD_PHASES);
     if (rc < 0) {
         free(data.rows);
         return rc;
@@ -152,7 +157,7 @@ void demo_data_fini(struct demo_data *data)
     data->rows = NULL;
 }
 
-/* ----------------------------------------------------------------------------------------------------------- the truth */
+/* -------------------------------------------------------------------------------------------------------- the truth */
 
 static void spoil(uint64_t *coefficient, uint64_t seed)
 {

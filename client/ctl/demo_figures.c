@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The figures of a run, from what its trainers saw: all of them are of delivered samples and measured times, but the
- * predicted speed-up, which is poised's own. A cost here is the planner's, so that an imbalance says what the plan did and
- * not how wrong the coefficients are; that shows in the measured times.
+ * predicted speed-up, which is poised's own. A cost here is the planner's, so that an imbalance says what the plan did
+ * and not how wrong the coefficients are; that shows in the measured times.
  */
 #include "client/ctl/demo.h"
 
@@ -12,7 +12,7 @@
 
 #define WARM_STEPS 5 /* memory grows with the largest step so far: after a few it seldom does */
 
-struct tally { /* of one step */
+struct tally {         /* of one step */
     double *rank;      /* [n_ranks] cost */
     double *cost;      /* [n_ranks * n_micro_batches] */
     uint64_t *tokens;  /* likewise */
@@ -126,8 +126,8 @@ static void balance(const struct board *board, struct demo_figures *figures)
         if (board->steps[i].n_micro_batches > most)
             most = board->steps[i].n_micro_batches;
     n = (size_t)head->n_ranks * most;
-    tally = (struct tally){calloc(head->n_ranks, sizeof(double)), calloc(n, sizeof(double)), calloc(n, sizeof(uint64_t)),
-                           calloc(n, sizeof(uint64_t)), most};
+    tally = (struct tally){calloc(head->n_ranks, sizeof(double)), calloc(n, sizeof(double)),
+                           calloc(n, sizeof(uint64_t)), calloc(n, sizeof(uint64_t)), most};
     if (tally.rank && tally.cost && tally.tokens && tally.patches) {
         for (uint32_t step = 0; step < head->n_steps; step++) {
             tally.n_micro_batches = step_of(board, 0, step)->n_micro_batches;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Removes the demo's directory however poisectl ends, kill -9 included: a child in a session of its own that waits for the
- * end of a pipe whose other end only poisectl has. (poised and the trainers die with poisectl by PR_SET_PDEATHSIG.)
+ * Removes the demo's directory however poisectl ends, kill -9 included: a child in a session of its own that waits for
+ * the end of a pipe whose other end only poisectl has. (poised and the trainers die with poisectl by PR_SET_PDEATHSIG.)
  */
 #include "client/ctl/demo.h"
 
@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SOCKET_NAME_ROOM 40 /* of the 108 bytes of a socket's path: the longest name that poised makes in its directory */
+#define SOCKET_NAME_ROOM 40 /* of the 108 bytes of a socket's path: more than poised's longest name in its directory */
 #define TRIES 200           /* with 10 ms each: poised may still be dying, and make a file meanwhile */
 
 static int remove_one(const char *path, const struct stat *stat, int flag, struct FTW *where)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The demo's processes: one poised for all runs, and for each run a trainer a rank. Whatever ends before it should is named
- * with its reason; then all others are killed, since trainers that wait at the barrier for a dead one would wait for ever.
- * Signals come through one descriptor, so there is one place that waits, and no handler.
+ * The demo's processes: one poised for all runs, and for each run a trainer a rank. Whatever ends before it should is
+ * named with its reason; then all others are killed, since trainers that wait at the barrier for a dead one would wait
+ * for ever. Signals come through one descriptor, so there is one place that waits, and no handler.
  */
 #include "client/ctl/demo.h"
 
@@ -17,15 +17,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define READY_MS 10000       /* poised binds a few sockets: far less, also under sanitizers */
-#define PROGRESS_MS 200      /* between two redrawings */
+#define READY_MS 10000         /* poised binds a few sockets: far less, also under sanitizers */
+#define PROGRESS_MS 200        /* between two redrawings */
 #define STALL_NS 120000000000u /* no rank ends a step for so long: the largest step takes seconds */
-#define GRACE_NS 1000000000u /* for the others to say why they end, when one has */
-#define STOP_MS 3000         /* for poised to end in order */
-#define LOG_TAIL 2000        /* bytes of poised's log that an error shows */
+#define GRACE_NS 1000000000u   /* for the others to say why they end, when one has */
+#define STOP_MS 3000           /* for poised to end in order */
+#define LOG_TAIL 2000          /* bytes of poised's log that an error shows */
 #define PASSED_FD 3
-#define TRAINER_TIMEOUT_MS "60000" /* of a trainer's waits: shorter than STALL_NS, so that its own error, which names what is
-                                    * waited for, comes first */
+/* Of a trainer's waits: shorter than STALL_NS, so that its own error, which names what is waited for, comes first. */
+#define TRAINER_TIMEOUT_MS "60000"
 
 struct child {
     pid_t pid; /* 0: ended */
@@ -33,7 +33,7 @@ struct child {
     bool killed; /* by us */
 };
 
-struct watch { /* of one run */
+struct watch {              /* of one run */
     struct child *children; /* [n] by rank */
     uint32_t n, n_alive;
     uint64_t failed_ns; /* when the first one failed; 0 */
@@ -41,7 +41,7 @@ struct watch { /* of one run */
     uint64_t done_ns;   /* when the last of them ended */
 };
 
-/* -------------------------------------------------------------------------------------------------------- one process */
+/* ----------------------------------------------------------------------------------------------------- one process */
 
 static _Noreturn void become(char *const argv[], pid_t parent, int pass_fd, int log_fd)
 {
@@ -88,7 +88,8 @@ static int await(struct demo *demo, int fd, int timeout_ms)
     struct signalfd_siginfo info;
     int n = poll(fds, fd < 0 ? 1 : 2, timeout_ms);
 
-    if (n > 0 && fds[0].revents && read(demo->signal_fd, &info, sizeof info) == sizeof info && info.ssi_signo != SIGCHLD)
+    if (n > 0 && fds[0].revents && read(demo->signal_fd, &info, sizeof info) == sizeof info &&
+        info.ssi_signo != SIGCHLD)
         demo->caught = (int)info.ssi_signo;
     return n;
 }
@@ -102,7 +103,7 @@ static const char *how_it_ended(int status, char *text, size_t n_text)
     return text;
 }
 
-/* ------------------------------------------------------------------------------------------------------------- poised */
+/* ---------------------------------------------------------------------------------------------------------- poised */
 
 static void print_log(const struct demo *demo)
 {
@@ -230,15 +231,17 @@ int demo_stop(struct demo *demo)
     return rc;
 }
 
-/* ----------------------------------------------------------------------------------------------------------- trainers */
+/* -------------------------------------------------------------------------------------------------------- trainers */
 
 static int spawn_trainers(struct demo *demo, const struct demo_run *run, int board_fd, struct watch *watch)
 {
     char rank[16], ranks[16], steps[16], per_rank[16], micro_batch[16], job[32];
-    char *argv[] = {demo->trainer, "--rank",       rank,         "--ranks",       ranks,        "--steps",
-                    steps,         "--per-rank",   per_rank,     "--micro-batch", micro_batch,  "--job",
-                    job,           "--socket-dir", demo->dir,    "--timeout-ms",  TRAINER_TIMEOUT_MS, "--board",
-                    "3",           "--depth",      (char *)run->depth, "--mode",       (char *)run->mode, "--algorithm", (char *)run->algorithm, NULL};
+    /* clang-format off */
+    char *argv[] = {demo->trainer, "--rank", rank, "--ranks", ranks, "--steps", steps, "--per-rank", per_rank,
+                    "--micro-batch", micro_batch, "--job", job, "--socket-dir", demo->dir, "--board", "3",
+                    "--timeout-ms", TRAINER_TIMEOUT_MS, "--depth", (char *)run->depth, "--mode", (char *)run->mode,
+                    "--algorithm", (char *)run->algorithm, NULL};
+    /* clang-format on */
 
     snprintf(ranks, sizeof ranks, "%u", watch->n);
     snprintf(steps, sizeof steps, "%u", run->n_steps);
@@ -330,7 +333,8 @@ static void print_failure(const struct demo *demo, const struct board *board, co
     char text[96];
 
     ctl_fail(demo->command, CTL_FAILED, "trainer of rank %u (pid %d) %s%s%s", r, -watch->children[r].pid,
-             how_it_ended(watch->children[r].status, text, sizeof text), atomic_load(&board->ranks[r].failed) ? ": " : "",
+             how_it_ended(watch->children[r].status, text, sizeof text),
+             atomic_load(&board->ranks[r].failed) ? ": " : "",
              atomic_load(&board->ranks[r].failed) ? board->ranks[r].text : "");
 }
 
@@ -366,7 +370,8 @@ int demo_run(struct demo *demo, const struct demo_run *run, const struct board *
     if (rc == CTL_OK)
         rc = name_failures(demo, board, &watch);
     if (rc == CTL_OK)
-        fprintf(stderr, "%s: %u steps in %.1f s\n", run->title, run->n_steps, (double)(board_now_ns() - begin_ns) * 1e-9);
+        fprintf(stderr, "%s: %u steps in %.1f s\n", run->title, run->n_steps,
+                (double)(board_now_ns() - begin_ns) * 1e-9);
     free(watch.children);
     return rc;
 }

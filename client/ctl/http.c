@@ -11,7 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define TIMEOUT_MS 10000L       /* the daemon answers from memory */
+#define TIMEOUT_MS 10000L      /* the daemon answers from memory */
 #define BODY_MOST (256u << 20) /* a report of a hundred thousand ranks is far smaller */
 
 struct body {
@@ -44,7 +44,8 @@ static int explain(const struct ctl_command *command, const char *path, const ch
     int fd, error = 0;
 
     if (strlen(path) >= sizeof address.sun_path)
-        return ctl_fail(command, CTL_FAILED, "%s: the path of a socket has at most %zu bytes; give a shorter --socket-dir", path,
+        return ctl_fail(command, CTL_FAILED,
+                        "%s: the path of a socket has at most %zu bytes; give a shorter --socket-dir", path,
                         sizeof address.sun_path - 1);
     memcpy(address.sun_path, path, strlen(path));
     fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -53,14 +54,17 @@ static int explain(const struct ctl_command *command, const char *path, const ch
     if (fd >= 0)
         close(fd);
     if (error == ENOENT || error == ECONNREFUSED || error == ENOTDIR)
-        return ctl_fail(command, CTL_FAILED, "no poised answers at %s (%s): start it, or give its folder with --socket-dir or "
-                                             "POISE_SOCKET_DIR", path, strerror(error));
+        return ctl_fail(command, CTL_FAILED,
+                        "no poised answers at %s (%s): start it, or give its folder with --socket-dir or "
+                        "POISE_SOCKET_DIR",
+                        path, strerror(error));
     if (error)
         return ctl_fail(command, CTL_FAILED, "%s cannot be opened: %s", path, strerror(error));
     return ctl_fail(command, CTL_FAILED, "poised at %s did not answer: %s", path, text);
 }
 
-int http_ask(const struct ctl_command *command, const char *dir, const char *path, bool post, long *ret_code, char **ret_body)
+int http_ask(const struct ctl_command *command, const char *dir, const char *path, bool post, long *ret_code,
+             char **ret_body)
 {
     char url[4096], socket_path[4096];
     struct body body = {0};

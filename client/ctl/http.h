@@ -6,10 +6,11 @@
 #include "client/ctl/ctl.h"
 
 /*
- * GET or POST (with an empty body) of a path with its query to DIR/status.sock. 0 and the HTTP code and body (caller frees
- * with free()); else CTL_FAILED after a message that says why and what to do. Waits ten seconds at most.
+ * GET or POST (with an empty body) of a path with its query to DIR/status.sock. 0 and the HTTP code and body (caller
+ * frees with free()); else CTL_FAILED after a message that says why and what to do. Waits ten seconds at most.
  */
-int http_ask(const struct ctl_command *command, const char *dir, const char *path, bool post, long *ret_code, char **ret_body);
+int http_ask(const struct ctl_command *command, const char *dir, const char *path, bool post, long *ret_code,
+             char **ret_body);
 
 /* Text as a query's value. NULL: no memory. Caller frees with free(). */
 char *http_escape(const char *text);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * poisectl: looks into poised, plans without it, and shows on this machine what balancing does. One table of subcommands;
- * each is a file of its own. Results go to stdout, everything else to stderr.
+ * poisectl: looks into poised, plans without it, and shows on this machine what balancing does. One table of
+ * subcommands; each is a file of its own. Results go to stdout, everything else to stderr.
  */
 #include "client/ctl/ctl.h"
 
@@ -12,17 +12,18 @@
 #include "poise.h"
 
 static const char plan_help[] =
-    "Reads one JSON object from standard input and writes the rank mapping as one JSON object. No daemon is needed; the\n"
-    "answer is the same one that poised gives.\n\n"
+    "Reads one JSON object from standard input and writes the rank mapping as one JSON object. No daemon is needed;\n"
+    "the answer is the same one that poised gives.\n\n"
     "  echo '{\"lengths\": [[100, 4], [4, 100]], \"micro_batch_size\": 1}' | poisectl plan\n\n"
-    "In:   lengths             a list a rank of the lengths of its samples; a sample with several phases is a list itself\n"
-    "      cost                a preset, or [{\"name\", \"linear\", \"quadratic\", \"constant\", \"passes\", \"padded\",\n"
-    "                          \"barrier\"}, ...], one a phase; default: the square of the length\n"
-    "      algorithm, objective, count, cut, tolerance_ppm, micro_batch_size, num_microbatches, stages, image_encoder_dp\n"
+    "In:   lengths             a list a rank of the lengths of its samples; a sample with several phases is a list\n"
+    "      cost                a preset, or [{\"name\", \"linear\", \"quadratic\", \"constant\", \"passes\",\n"
+    "                          \"padded\", \"barrier\"}, ...], one a phase; default: the square of the length\n"
+    "      algorithm, objective, count, cut, tolerance_ppm, micro_batch_size, num_microbatches, stages,\n"
+    "      image_encoder_dp\n"
     "      attention, bytes, packed_bytes, units, micro_batches    as lengths, a value a sample (attention: a phase)\n"
     "      nodes, speeds, sync_sets                                a list with a number a rank\n"
     "      caps                {\"samples_rank\", \"samples_micro_batch\", \"bytes_rank\", \"length_rank\",\n"
-    "                          \"length_micro_batch\"}; the last two a list with a value a phase; \"none\" lifts a cap\n"
+    "                          \"length_micro_batch\"}; the last two a list with a value a phase; \"none\": no cap\n"
     "      extents, pads       padded axes a sample; [{\"axes\", \"multiple\", \"fixed\", \"unit_bytes\"}, ...]\n"
     "      null stands for the default everywhere.\n"
     "Out:  rank_table          a list a rank of [origin rank, index], in the order of delivery\n"
@@ -31,8 +32,8 @@ static const char plan_help[] =
     "      plan_id             names the plan: equal requests have equal ids\n";
 
 static const char status_help[] =
-    "Asks the poised of this machine which groups it serves, at which step each rank is, how uneven the steps are before\n"
-    "and after balancing, and what is waited for.\n";
+    "Asks the poised of this machine which groups it serves, at which step each rank is, how uneven the steps are\n"
+    "before and after balancing, and what is waited for.\n";
 
 static const char mode_help[] =
     "Changes what the daemon of this machine does with a group of yours (root: of anybody), from its next step on:\n"
@@ -42,16 +43,17 @@ static const char mode_help[] =
     "GROUP is JOB/GROUP as poisectl status shows it, JOB (all its groups), or \"all\".\n";
 
 static const char demo_help[] =
-    "Starts a private poised and one trainer process a rank on samples of real sizes, runs the same steps unbalanced, in\n"
-    "shadow mode, with the reference's algorithm and with the default, and prints a table. Every byte that arrives is\n"
-    "verified. Trainers compute by sleeping, by a cost that the planner only knows roughly: coefficients off by up to\n"
-    "20 %, noise of 5 % a rank and step, a fixed part of 25 % of the mean step. --truth exact leaves all three out.\n"
+    "Starts a private poised and one trainer process a rank on samples of real sizes, runs the same steps unbalanced,\n"
+    "in shadow mode, with the reference's algorithm and with the default, and prints a table. Every byte that arrives\n"
+    "is verified. Trainers compute by sleeping, by a cost that the planner only knows roughly: coefficients off by up\n"
+    "to 20 %, noise of 5 % a rank and step, a fixed part of 25 % of the mean step. --truth exact leaves all out.\n"
     "Nothing is left behind, however it ends.\n";
 
 static const char simulate_help[] =
-    "Reads sizes of training samples from a CSV file with a header, deals them out in random global batches, plans each with\n"
-    "every algorithm, and says what balancing would do: how uneven ranks are before and after, the predicted speed-up, the\n"
-    "bytes that move, what limits, and what would help. No daemon is needed; the same seed gives the same answer.\n\n"
+    "Reads sizes of training samples from a CSV file with a header, deals them out in random global batches, plans\n"
+    "each with every algorithm, and says what balancing would do: how uneven ranks are before and after, the\n"
+    "predicted speed-up, the bytes that move, what limits, and what would help. No daemon is needed; the same seed gives the\n"
+    "same answer.\n\n"
     "  poisectl simulate tests/data/image_text.csv --ranks 64 --per-rank 8 --report report.html\n\n"
     "Columns that are known by their names; --columns WHAT=COLUMN names others (text=question+answer is a sum):\n"
     "  length                   tokens of a sample\n"
@@ -82,8 +84,8 @@ static void print_help(void)
     printf("poisectl: keep the data-parallel ranks of a training run evenly loaded. See and try what poise does.\n\n"
            "  poisectl COMMAND [OPTION ...]\n\n");
     print_commands(stdout);
-    printf("\npoisectl COMMAND --help explains one. --json, where a command has it, prints one JSON object for scripts.\n"
-           "To begin: poisectl demo\n\n"
+    printf("\npoisectl COMMAND --help explains one. --json, where a command has it, prints one JSON object for\n"
+           "scripts. To begin: poisectl demo\n\n"
            "Exit status: 0 done; 1 it could not be done, or the demo found a sample lost, doubled or corrupt;\n"
            "2 the command line or the input is wrong.\n");
 }

@@ -16,7 +16,8 @@ static int ask(const struct ctl_command *command, const char *dir, const char *j
 
     if (!job_text || !group_text)
         ctl_fail(command, CTL_FAILED, "no memory");
-    else if ((size_t)snprintf(path, sizeof path, "/mode?job=%s&group=%s&mode=%s", job_text, group_text, mode) >= sizeof path)
+    else if ((size_t)snprintf(path, sizeof path, "/mode?job=%s&group=%s&mode=%s", job_text, group_text, mode) >=
+             sizeof path)
         rc = ctl_fail(command, CTL_BAD_INPUT, "the name of a group has at most 64 bytes, that of a job a few hundred");
     else
         rc = http_ask(command, dir, path, true, ret_code, ret_body);
@@ -26,8 +27,8 @@ static int ask(const struct ctl_command *command, const char *dir, const char *j
 }
 
 /* "JOB/GROUP", where JOB may have slashes of its own: what the daemon does not know as such may be all a job's name. */
-static int ask_name(const struct ctl_command *command, const char *dir, const char *name, const char *mode, long *ret_code,
-                    char **ret_body)
+static int ask_name(const struct ctl_command *command, const char *dir, const char *name, const char *mode,
+                    long *ret_code, char **ret_body)
 {
     const char *slash = strrchr(name, '/');
     int rc = CTL_OK;

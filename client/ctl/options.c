@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Command lines: one table of options a command gives parsing, help, and errors that list what there is. Not getopt_long,
- * which accepts abbreviations (a script would break when a new option shares the prefix) and cannot say what exists.
+ * Command lines: one table of options a command gives parsing, help, and errors that list what there is. Not
+ * getopt_long, which accepts abbreviations (a script would break when a new option shares the prefix) and cannot say
+ * what exists.
  */
 #include "client/ctl/ctl.h"
 
@@ -45,8 +46,8 @@ static void print_default(const struct ctl_option *option)
 
 static void print_help(const struct ctl_command *command, const struct ctl_option *options, size_t n_options)
 {
-    printf("poisectl %s%s%s%s: %s\n\n%s", command->name, n_options ? " [OPTION ...]" : "", *command->positional ? " " : "",
-           command->positional, command->summary, command->help);
+    printf("poisectl %s%s%s%s: %s\n\n%s", command->name, n_options ? " [OPTION ...]" : "",
+           *command->positional ? " " : "", command->positional, command->summary, command->help);
     printf("\nOptions, with their defaults:\n");
     for (size_t i = 0; i < n_options; i++) {
         int n = printf("  --%s%s%s", options[i].name, options[i].argument ? " " : "",
@@ -58,7 +59,8 @@ static void print_help(const struct ctl_command *command, const struct ctl_optio
     printf("  --help%*sthis text\n", HELP_COLUMN - 8, "");
 }
 
-static const struct ctl_option *find(const struct ctl_option *options, size_t n_options, const char *name, size_t n_name)
+static const struct ctl_option *find(const struct ctl_option *options, size_t n_options, const char *name,
+                                     size_t n_name)
 {
     for (size_t i = 0; i < n_options; i++)
         if (strlen(options[i].name) == n_name && !strncmp(options[i].name, name, n_name))
@@ -91,7 +93,8 @@ static int set_number(const struct ctl_command *command, const struct ctl_option
 }
 
 /* Sets one option from argv[*at] (and the word after it); moves *at to the last word used. */
-static int set_option(const struct ctl_command *command, const struct ctl_option *option, int argc, char **argv, int *at)
+static int set_option(const struct ctl_command *command, const struct ctl_option *option, int argc, char **argv,
+                      int *at)
 {
     const char *equals = strchr(argv[*at], '=');
     const char *text = equals ? equals + 1 : NULL;
@@ -114,8 +117,8 @@ static int set_option(const struct ctl_command *command, const struct ctl_option
     return CTL_OK;
 }
 
-int ctl_parse(const struct ctl_command *command, const struct ctl_option *options, size_t n_options, int argc, char **argv,
-              const char **words, size_t n_words, int *ret_status)
+int ctl_parse(const struct ctl_command *command, const struct ctl_option *options, size_t n_options, int argc,
+              char **argv, const char **words, size_t n_words, int *ret_status)
 {
     size_t n = 0;
 

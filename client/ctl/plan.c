@@ -79,7 +79,8 @@ static json_t *origin(const struct poise_plan_request *req, const uint32_t *firs
 }
 
 /* Both tables; first: [n_ranks] the first column of each rank. */
-static void add_tables(json_t *out, const struct poise_plan_request *req, const struct room *room, const uint32_t *first)
+static void add_tables(json_t *out, const struct poise_plan_request *req, const struct room *room,
+                       const uint32_t *first)
 {
     json_t *table = json_array(), *cuts = json_array();
 
@@ -220,7 +221,8 @@ static json_t *read_input(const struct ctl_command *command)
     }
     root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
     if (!root) {
-        plan_where(text, error.position > 0 && (size_t)error.position <= n ? (size_t)error.position : n, where, sizeof where);
+        plan_where(text, error.position > 0 && (size_t)error.position <= n ? (size_t)error.position : n, where,
+                   sizeof where);
         ctl_fail(command, 0, "standard input is not JSON: line %d, column %d%s%s: %s", error.line, error.column,
                  *where ? ", at " : "", where, error.text);
     }

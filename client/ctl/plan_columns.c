@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads numbers and per-sample lists of a JSON request into the planner's columns. Every refusal says where: a list of a
- * thousand ranks is no place to search by hand.
+ * Reads numbers and per-sample lists of a JSON request into the planner's columns. Every refusal says where: a list of
+ * a thousand ranks is no place to search by hand.
  */
 #include "client/ctl/plan_request.h"
 
@@ -60,8 +60,8 @@ int plan_number(const json_t *value, const char *where, uint64_t least, uint64_t
                        (unsigned long long)least, (unsigned long long)most);
     number = json_integer_value(value);
     if (number < 0 || (uint64_t)number < least || (uint64_t)number > most)
-        return err_set(err, -EINVAL, "%s is %lld: it must be a whole number from %llu to %llu", where, (long long)number,
-                       (unsigned long long)least, (unsigned long long)most);
+        return err_set(err, -EINVAL, "%s is %lld: it must be a whole number from %llu to %llu", where,
+                       (long long)number, (unsigned long long)least, (unsigned long long)most);
     *ret_number = (uint64_t)number;
     return 0;
 }
@@ -97,8 +97,8 @@ static int check_shape(const struct plan_request *request, const json_t *list, c
     for (uint32_t r = 0; r < request->req.n_ranks; r++) {
         const json_t *rank = json_array_get(list, r);
         if (!json_is_array(rank) || json_array_size(rank) != request->req.n_samples[r])
-            return err_set_at(err, -EINVAL, r, POISE_NONE, NULL, "%s[%u] must be a list of %u, as lengths[%u] is", key, r,
-                              request->req.n_samples[r], r);
+            return err_set_at(err, -EINVAL, r, POISE_NONE, NULL, "%s[%u] must be a list of %u, as lengths[%u] is", key,
+                              r, request->req.n_samples[r], r);
     }
     return 0;
 }

@@ -60,7 +60,7 @@ static int read_word(const json_t *value, const char *key, const char *const *wo
     return err_set(err, -EINVAL, "\"%s\" is \"%.60s\": it must be one of %s", key, text, list);
 }
 
-/* ---------------------------------------------------------------------------------------------------- lengths and cost */
+/* ------------------------------------------------------------------------------------------------- lengths and cost */
 
 /* How many phases: as many numbers as the first sample has; 1 where no rank has a sample. */
 static int count_phases(const json_t *lengths, uint32_t *ret_n_phases, struct poise_err *err)
@@ -160,13 +160,15 @@ static int read_phases(struct plan_request *request, const json_t *list, struct 
     size_t i;
 
     if (json_array_size(list) < 1 || json_array_size(list) > POISE_MAX_PHASES)
-        return err_set(err, -EINVAL, "\"cost\" has %zu phases: it must have 1 to %d", json_array_size(list), POISE_MAX_PHASES);
+        return err_set(err, -EINVAL, "\"cost\" has %zu phases: it must have 1 to %d", json_array_size(list),
+                       POISE_MAX_PHASES);
     json_array_foreach(list, i, item)
     {
         struct poise_phase *phase = &request->phases[i];
         char where[96];
         if (!json_is_object(item))
-            return err_set(err, -EINVAL, "cost[%zu] must be an object with name, linear, quadratic, constant, passes", i);
+            return err_set(err, -EINVAL, "cost[%zu] must be an object with name, linear, quadratic, constant, passes",
+                           i);
         snprintf(phase->name, sizeof phase->name, "phase%zu", i);
         json_object_foreach((json_t *)item, key, value)
         {
@@ -195,7 +197,8 @@ static int read_cost(struct plan_request *request, const json_t *cost, struct po
     } else {
         const char *name = json_is_string(cost) ? json_string_value(cost) : "length_squared";
         if (!json_is_string(cost) && request->req.n_phases > 1)
-            return err_set(err, -EINVAL, "samples have %u lengths, so say what they cost: \"cost\"", request->req.n_phases);
+            return err_set(err, -EINVAL, "samples have %u lengths, so say what they cost: \"cost\"",
+                           request->req.n_phases);
         rc = poise_preset(name, request->phases, sizeof *request->phases, &n, err);
     }
     if (rc < 0)
@@ -203,14 +206,15 @@ static int read_cost(struct plan_request *request, const json_t *cost, struct po
     if (request->req.n_phases == 0)
         request->req.n_phases = n;
     if (request->req.n_phases != n)
-        return err_set(err, -EINVAL, "\"cost\" has %u phases (the first is %s), but samples have %u lengths: make them agree",
-                       n, request->phases[0].name, request->req.n_phases);
+        return err_set(err, -EINVAL,
+                       "\"cost\" has %u phases (the first is %s), but samples have %u lengths: make them agree", n,
+                       request->phases[0].name, request->req.n_phases);
     request->req.phases = request->phases;
     request->req.phase_size = sizeof *request->phases;
     return 0;
 }
 
-/* --------------------------------------------------------------------------------------------------- all the other keys */
+/* ----------------------------------------------------------------------------------------------- all the other keys */
 
 static int read_algorithm(struct plan_request *request, const json_t *value, struct poise_err *err)
 {
@@ -322,8 +326,10 @@ static int read_caps(struct plan_request *request, const json_t *value, struct p
         else if (!strcmp(key, "length_micro_batch") && !json_is_null(cap))
             rc = plan_caps(request, cap, key, req->n_phases, &req->cap_length_micro_batch, err);
         else if (!json_is_null(cap))
-            rc = err_set(err, -EINVAL, "caps.%.40s is unknown. There are: samples_rank, samples_micro_batch, bytes_rank, "
-                                       "length_rank, length_micro_batch", key);
+            rc = err_set(err, -EINVAL,
+                         "caps.%.40s is unknown. There are: samples_rank, samples_micro_batch, bytes_rank, "
+                         "length_rank, length_micro_batch",
+                         key);
         if (rc < 0)
             return rc;
     }
@@ -335,13 +341,15 @@ static int read_pad(const json_t *item, size_t at, struct poise_pad *pad, struct
     const json_t *axes = json_object_get(item, "axes"), *fixed = json_object_get(item, "fixed"), *value;
     uint64_t number;
     size_t i;
-    int rc = plan_number(json_object_get(item, "unit_bytes"), "a pad's \"unit_bytes\"", 1, PLAN_MOST, &pad->unit_bytes, err);
+    int rc =
+        plan_number(json_object_get(item, "unit_bytes"), "a pad's \"unit_bytes\"", 1, PLAN_MOST, &pad->unit_bytes, err);
 
     if (rc == 0 && json_object_get(item, "multiple")) {
         rc = plan_number(json_object_get(item, "multiple"), "a pad's \"multiple\"", 1, UINT32_MAX - 1, &number, err);
         pad->multiple = rc == 0 ? (uint32_t)number : 0;
     }
-    if (rc == 0 && (!json_is_array(axes) || (fixed && (!json_is_array(fixed) || json_array_size(fixed) > POISE_MAX_EXTENTS))))
+    if (rc == 0 &&
+        (!json_is_array(axes) || (fixed && (!json_is_array(fixed) || json_array_size(fixed) > POISE_MAX_EXTENTS))))
         rc = err_set(err, -EINVAL, "pads[%zu] needs \"axes\", a list of extents; \"fixed\" is a list of at most %d", at,
                      POISE_MAX_EXTENTS);
     json_array_foreach(axes, i, value)
@@ -385,8 +393,8 @@ static int read_pads(struct plan_request *request, const json_t *value, struct p
                 while (k < 4 && strcmp(known[k], key))
                     k++;
                 if (k == 4)
-                    rc = err_set(err, -EINVAL, "pads[%zu].%.40s is unknown. There are: axes, multiple, fixed, unit_bytes", i,
-                                 key);
+                    rc = err_set(err, -EINVAL,
+                                 "pads[%zu].%.40s is unknown. There are: axes, multiple, fixed, unit_bytes", i, key);
             }
         if (rc == 0)
             rc = read_pad(item, i, &pads[i], err);

@@ -55,7 +55,8 @@ void plan_where(const char *text, size_t n, char *ret_where, size_t n_where)
     ret_where[0] = 0;
     for (size_t d = 0; d < depth && used < n_where; d++) {
         if (places[d].object && places[d].key)
-            used += (size_t)snprintf(ret_where + used, n_where - used, "%s%.*s", d ? "." : "", places[d].n_key, places[d].key);
+            used += (size_t)snprintf(ret_where + used, n_where - used, "%s%.*s", d ? "." : "", places[d].n_key,
+                                     places[d].key);
         else if (!places[d].object)
             used += (size_t)snprintf(ret_where + used, n_where - used, "[%lu]", places[d].index);
     }

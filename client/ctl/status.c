@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * poisectl status: the daemon's report in words. It reads the JSON with a forgiving hand (a key that a daemon of another
- * version lacks is left out, never an error), and --json passes it on untouched.
+ * poisectl status: the daemon's report in words. It reads the JSON with a forgiving hand (a key that a daemon of
+ * another version lacks is left out, never an error), and --json passes it on untouched.
  */
 #include "client/ctl/http.h"
 
@@ -51,8 +51,8 @@ static void print_predicted(const json_t *predicted)
 {
     if (!json_is_object(predicted))
         return;
-    printf("  predicted  largest/mean rank cost %.3f before, %.3f after (step in mode %s)\n", real(predicted, "imbalance_before"),
-           real(predicted, "imbalance_after"), text(predicted, "mode"));
+    printf("  predicted  largest/mean rank cost %.3f before, %.3f after (step in mode %s)\n",
+           real(predicted, "imbalance_before"), real(predicted, "imbalance_after"), text(predicted, "mode"));
     printf("             %" PRId64 " of %" PRId64 " samples and ", number(predicted, "samples_moved"),
            number(predicted, "samples"));
     print_bytes(real(predicted, "bytes_moved"));
@@ -67,7 +67,8 @@ static void print_predicted(const json_t *predicted)
 static void print_measured(const json_t *measured)
 {
     if (json_is_object(measured))
-        printf("  measured   compute of step %" PRId64 ": largest/mean %.3f (%.1f ms, %.1f ms) over %" PRId64 " ranks here\n",
+        printf("  measured   compute of step %" PRId64 ": largest/mean %.3f (%.1f ms, %.1f ms) over %" PRId64
+               " ranks here\n",
                number(measured, "step"), real(measured, "imbalance"), real(measured, "compute_ms_max"),
                real(measured, "compute_ms_mean"), number(measured, "ranks"));
 }
@@ -92,8 +93,9 @@ static void print_waiting(const json_t *waiting)
 static void print_process(const json_t *p)
 {
     printf("  %4" PRId64 " %7" PRId64 " %8" PRId64 " %-8s %-6s %9" PRId64 " %9" PRId64 " %-8s %10.1f %10.1f %9.2f ",
-           number(p, "rank"), number(p, "replica"), number(p, "pid"), text(p, "state"), text(p, "mode"), number(p, "submitted"),
-           number(p, "delivered"), text(p, "waiting_for"), real(p, "compute_ms"), real(p, "pipeline_ms"), real(p, "exposed_ms"));
+           number(p, "rank"), number(p, "replica"), number(p, "pid"), text(p, "state"), text(p, "mode"),
+           number(p, "submitted"), number(p, "delivered"), text(p, "waiting_for"), real(p, "compute_ms"),
+           real(p, "pipeline_ms"), real(p, "exposed_ms"));
     print_bytes(real(p, "arena_bytes"));
     printf(" of ");
     print_bytes(real(p, "budget_bytes"));
@@ -109,8 +111,8 @@ static void print_processes(const json_t *processes)
 
     if (json_array_size(processes) == 0)
         return;
-    printf("  %4s %7s %8s %-8s %-6s %9s %9s %-8s %10s %10s %9s %s\n", "rank", "replica", "pid", "state", "mode", "submitted",
-           "delivered", "waits", "compute ms", "pipeline", "exposed", "memory");
+    printf("  %4s %7s %8s %-8s %-6s %9s %9s %-8s %10s %10s %9s %s\n", "rank", "replica", "pid", "state", "mode",
+           "submitted", "delivered", "waits", "compute ms", "pipeline", "exposed", "memory");
     json_array_foreach(processes, i, process)
     {
         if (i < RANKS_SHOWN)
@@ -127,8 +129,8 @@ static void print_group(const json_t *group)
     printf("  %s\n", text(group, "verdict"));
     if (json_is_string(json_object_get(group, "error")))
         printf("  error      %s\n", text(group, "error"));
-    printf("  %" PRId64 " ranks x %" PRId64 " replicas on %" PRId64 " nodes, %" PRId64 " joined; step %" PRId64 " is open, %" PRId64
-           " planned, %" PRId64 " errors\n",
+    printf("  %" PRId64 " ranks x %" PRId64 " replicas on %" PRId64 " nodes, %" PRId64 " joined; step %" PRId64
+           " is open, %" PRId64 " planned, %" PRId64 " errors\n",
            number(group, "ranks"), number(group, "replicas"), number(group, "nodes"), number(group, "joined"),
            number(group, "step"), number(group, "planned"), number(group, "errors"));
     print_waiting(json_object_get(group, "waiting"));
@@ -144,7 +146,8 @@ static void print_report(const json_t *report)
 
     printf("poised %s, pid %" PRId64 ", node %s, up %.0f s, %" PRId64 " of %" PRId64 " processes, mode %s, in %s\n",
            text(report, "version"), number(report, "pid"), text(report, "node"), real(report, "uptime_ms") * 1e-3,
-           number(report, "processes"), number(report, "max_processes"), text(report, "mode"), text(report, "socket_dir"));
+           number(report, "processes"), number(report, "max_processes"), text(report, "mode"),
+           text(report, "socket_dir"));
     if (json_array_size(groups) == 0)
         printf("no group has come yet\n");
     json_array_foreach(groups, i, group) print_group(group);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The board of the demo. Every entry has one writer: a rank writes its own steps; a delivery is counted atomically and then
- * belongs to whoever counted first, so a sample that came twice is seen and nothing is torn. poisectl reads when the
- * trainers have ended.
+ * The board of the demo. Every entry has one writer: a rank writes its own steps; a delivery is counted atomically and
+ * then belongs to whoever counted first, so a sample that came twice is seen and nothing is torn. poisectl reads when
+ * the trainers have ended.
  */
 #include "client/examples/demo_board.h"
 
@@ -210,7 +210,8 @@ uint64_t board_sync(struct board *board, uint64_t step)
     return board && step < board->head->n_steps ? meet(board, &board->steps[step].end_ns) : board_now_ns();
 }
 
-void board_step_done(struct board *board, uint32_t rank, uint64_t step, uint64_t wait_ns, const struct poise_stats *stats)
+void board_step_done(struct board *board, uint32_t rank, uint64_t step, uint64_t wait_ns,
+                     const struct poise_stats *stats)
 {
     struct board_step *done;
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What `poisectl demo` shares with its trainers, in one memfd: the size and true cost of every sample, a barrier in the
- * place of a gradient sync, and what the trainers saw. A real trainer has none of this. Functions take a NULL board where
- * trainer runs on its own: sizes are made up, and nothing is written.
+ * place of a gradient sync, and what the trainers saw. A real trainer has none of this. Functions take a NULL board
+ * where trainer runs on its own: sizes are made up, and nothing is written.
  */
 #ifndef POISE_EXAMPLES_DEMO_BOARD_H
 #define POISE_EXAMPLES_DEMO_BOARD_H
@@ -24,24 +24,24 @@ struct board_delivery { /* of one sample, written by who received it */
     uint32_t corrupt;
 };
 
-struct board_step { /* of one rank and step, written by that rank */
-    _Atomic uint64_t end_ns; /* rank 0's only: when the last rank came to the barrier */
-    uint64_t wait_ns;     /* inside poise_next */
-    uint64_t pipeline_ns; /* poise_stats: from the last rank's submission to all assembled */
+struct board_step {                   /* of one rank and step, written by that rank */
+    _Atomic uint64_t end_ns;          /* rank 0's only: when the last rank came to the barrier */
+    uint64_t wait_ns;                 /* inside poise_next */
+    uint64_t pipeline_ns;             /* poise_stats: from the last rank's submission to all assembled */
     uint64_t cost_before, cost_after; /* as predicted; the same on every rank */
     uint32_t n_micro_batches, strays; /* samples that nobody sent */
     double weight;                    /* sum of weight_step x loss_tokens */
 };
 
-struct board_rank { /* written by that rank */
+struct board_rank {         /* written by that rank */
     _Atomic uint32_t steps; /* done */
     _Atomic uint32_t failed;
     _Atomic uint64_t start_ns; /* rank 0's only: the same of the barrier before the first step */
-    char text[512];    /* why it failed */
+    char text[512];            /* why it failed */
 };
 
 struct board_head {
-    uint64_t bytes; /* of the whole board */
+    uint64_t bytes;                       /* of the whole board */
     uint32_t n_ranks, n_steps, n_samples; /* samples a rank and step */
     uint32_t noise_ppm;                   /* standard deviation of a rank's step */
     uint64_t seed;                        /* of the noise */
@@ -51,10 +51,10 @@ struct board_head {
 
 struct board { /* addresses in this process */
     struct board_head *head;
-    struct board_rank *ranks;           /* [n_ranks] */
-    struct board_step *steps;           /* [n_ranks][n_steps] */
-    struct board_sample *samples;       /* [n_ranks][n_steps][n_samples] */
-    struct board_delivery *deliveries;  /* likewise */
+    struct board_rank *ranks;          /* [n_ranks] */
+    struct board_step *steps;          /* [n_ranks][n_steps] */
+    struct board_sample *samples;      /* [n_ranks][n_steps][n_samples] */
+    struct board_delivery *deliveries; /* likewise */
 };
 
 /* poisectl: makes one, filled with zeros, with a barrier for n_ranks. *ret_fd: close() it. -errno. */
@@ -74,9 +74,10 @@ uint64_t board_compute_ns(const struct board *board, uint32_t rank, const struct
 
 /* Notes what came, and whether it was as sent: ok[batch->n_samples]. */
 void board_deliver(struct board *board, uint32_t rank, const struct poise_batch *batch, const bool *ok);
-void board_step_done(struct board *board, uint32_t rank, uint64_t step, uint64_t wait_ns, const struct poise_stats *stats);
-/* Wait for all ranks, before the first step and behind each. Return when the last one came: what follows begins then, also
- * on a rank that the kernel wakes late. */
+void board_step_done(struct board *board, uint32_t rank, uint64_t step, uint64_t wait_ns,
+                     const struct poise_stats *stats);
+/* Wait for all ranks, before the first step and behind each. Return when the last one came: what follows begins then,
+ * also on a rank that the kernel wakes late. */
 uint64_t board_start(struct board *board);
 uint64_t board_sync(struct board *board, uint64_t step);
 void board_fail(struct board *board, uint32_t rank, const char *text);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Builds and verifies samples at the speed of memory: 8 bytes at a time from a counter and one multiplication (splitmix's
- * idea), and no branch in the loop that compares. A slower check would be what the demo measures.
+ * Builds and verifies samples at the speed of memory: 8 bytes at a time from a counter and one multiplication
+ * (splitmix's idea), and no branch in the loop that compares. A slower check would be what the demo measures.
  */
 #include "client/examples/payload.h"
 
@@ -17,24 +17,42 @@
 enum { PIXELS, GRID, IDS, LABELS, MASK, TEXT };
 
 /*
- * How the samples of a micro-batch become one tensor: pixel rows and grids one after the other, as the model takes them;
- * text stacked and padded on the right to the longest, all three with the same axis; the caption as it is. The grid says
- * how many pixel rows there must be: a sample that contradicts itself is refused at submit.
+ * How the samples of a micro-batch become one tensor: pixel rows and grids one after the other, as the model takes
+ * them; text stacked and padded on the right to the longest, all three with the same axis; the caption as it is. The
+ * grid says how many pixel rows there must be: a sample that contradicts itself is refused at submit.
  */
 const struct poise_field payload_fields[PAYLOAD_FIELDS] = {
-    {.name = "pixel_values", .dtype = POISE_BF16, .assembly = POISE_CONCAT, .n_dims = 2, .shape = {-1, PIXEL_VALUES},
+    {.name = "pixel_values",
+     .dtype = POISE_BF16,
+     .assembly = POISE_CONCAT,
+     .n_dims = 2,
+     .shape = {-1, PIXEL_VALUES},
      .rows_of = "image_grid_thw"},
     {.name = "image_grid_thw", .dtype = POISE_I64, .assembly = POISE_CONCAT, .n_dims = 2, .shape = {-1, 3}},
-    {.name = "input_ids", .dtype = POISE_I64, .assembly = POISE_PADDED, .n_dims = 1, .shape = {-1},
-     .axis_name = {"sequence"}, .pad_bits = PAD_TOKEN},
-    {.name = "labels", .dtype = POISE_I64, .assembly = POISE_PADDED, .n_dims = 1, .shape = {-1}, .axis_name = {"sequence"},
+    {.name = "input_ids",
+     .dtype = POISE_I64,
+     .assembly = POISE_PADDED,
+     .n_dims = 1,
+     .shape = {-1},
+     .axis_name = {"sequence"},
+     .pad_bits = PAD_TOKEN},
+    {.name = "labels",
+     .dtype = POISE_I64,
+     .assembly = POISE_PADDED,
+     .n_dims = 1,
+     .shape = {-1},
+     .axis_name = {"sequence"},
      .pad_bits = (uint64_t)NO_LABEL},
-    {.name = "attention_mask", .dtype = POISE_U8, .assembly = POISE_PADDED, .n_dims = 1, .shape = {-1},
+    {.name = "attention_mask",
+     .dtype = POISE_U8,
+     .assembly = POISE_PADDED,
+     .n_dims = 1,
+     .shape = {-1},
      .axis_name = {"sequence"}},
     {.name = "caption", .dtype = POISE_BYTES, .assembly = POISE_OPAQUE, .n_dims = 1, .shape = {-1}},
 };
 
-/* ------------------------------------------------------------------------------------------------------ the generator */
+/* --------------------------------------------------------------------------------------------------- the generator */
 
 static inline uint64_t word(uint64_t seed, uint64_t i)
 {
@@ -69,7 +87,8 @@ static int text_head(const struct payload_origin *origin, char text[2 * TEXT_MAX
 struct payload_size payload_any_size(const struct payload_origin *origin)
 {
     uint64_t x = seed_of(origin, PAYLOAD_FIELDS);
-    struct payload_size size = {.grid_h = 4 + 2 * (x % 16), .grid_w = 4 + 2 * (x / 16 % 16), .text_bytes = x / 256 % 200};
+    struct payload_size size = {
+        .grid_h = 4 + 2 * (x % 16), .grid_w = 4 + 2 * (x / 16 % 16), .text_bytes = x / 256 % 200};
 
     size.answer_tokens = 1 + x / 65536 % 100;
     size.prompt_tokens = size.grid_h * size.grid_w / 4 + 2 + x / 6553600 % 50;
@@ -91,7 +110,7 @@ uint64_t payload_tag(const struct payload_origin *origin)
     return word(seed_of(origin, PAYLOAD_FIELDS + 1), 0);
 }
 
-/* ------------------------------------------------------------------------------------------------------------ building */
+/* --------------------------------------------------------------------------------------------------------- building */
 
 static uint64_t field_bytes(const struct payload_size *size, int field)
 {
@@ -182,7 +201,7 @@ void payload_build(const struct payload_origin *origin, const struct payload_siz
                                         .value_size = sizeof *ret_payload->values};
 }
 
-/* ----------------------------------------------------------------------------------------------------------- verifying */
+/* -------------------------------------------------------------------------------------------------------- verifying */
 
 static bool same_words(const uint64_t *words, uint64_t n, uint64_t seed)
 {
@@ -284,7 +303,8 @@ uint32_t payload_check(const struct poise_batch *batch, const struct payload_siz
         uint64_t at = 0;
         for (uint32_t s = 0; s < batch->n_samples; s++) {
             const struct payload_origin origin = {batch->rows[s].origin_rank, batch->rows[s].origin_index, batch->step};
-            const struct poise_tensor *part = fits ? &batch->values[s * batch->n_fields + (whole - batch->fields)] : NULL;
+            const struct poise_tensor *part =
+                fits ? &batch->values[s * batch->n_fields + (whole - batch->fields)] : NULL;
             ret_ok[s] &= fits && batch->rows[s].tag == payload_tag(&origin) &&
                          check_part(whole, part, s, &origin, &sizes[s], f, &at);
         }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The samples of the example trainer: what a Qwen2-VL processor makes of one image and its text. Every byte follows from
- * where the sample was loaded (rank, index, step), so whoever receives it can verify all of it.
+ * The samples of the example trainer: what a Qwen2-VL processor makes of one image and its text. Every byte follows
+ * from where the sample was loaded (rank, index, step), so whoever receives it can verify all of it.
  */
 #ifndef POISE_EXAMPLES_PAYLOAD_H
 #define POISE_EXAMPLES_PAYLOAD_H
@@ -10,12 +10,12 @@
 
 #include "poise.h"
 
-#define PAYLOAD_PHASES 2    /* vision (patches), llm (tokens): those of the preset */
+#define PAYLOAD_PHASES 2 /* vision (patches), llm (tokens): those of the preset */
 #define PAYLOAD_FIELDS 6
 #define PAYLOAD_COST "qwen2.5-vl-7b"
 
 struct payload_size {
-    uint32_t grid_h, grid_w; /* patches; 0 x 0: a sample without an image */
+    uint32_t grid_h, grid_w;               /* patches; 0 x 0: a sample without an image */
     uint32_t prompt_tokens, answer_tokens; /* image tokens and their markers are in the prompt's */
     uint32_t text_bytes;
 };
@@ -48,8 +48,9 @@ void payload_build(const struct payload_origin *origin, const struct payload_siz
                    struct payload *ret_payload, struct poise_sample *ret_sample);
 
 /*
- * Checks every byte of an assembled micro-batch, padding too. sizes: [batch->n_samples], of the samples that the rows name.
- * ret_ok: [n_samples]. Returns the number that are not ok; all, where an assembled field is missing or has a wrong shape.
+ * Checks every byte of an assembled micro-batch, padding too. sizes: [batch->n_samples], of the samples that the rows
+ * name. ret_ok: [n_samples]. Returns the number that are not ok; all, where an assembled field is missing or has a
+ * wrong shape.
  */
 uint32_t payload_check(const struct poise_batch *batch, const struct payload_size *sizes, bool *ret_ok);
 

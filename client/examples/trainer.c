@@ -5,8 +5,8 @@
  *   poised --socket-dir /tmp/p &
  *   for r in 0 1 2 3; do trainer --rank $r --ranks 4 --socket-dir /tmp/p & done; wait
  *
- * What makes it a poise trainer is load(), which submits what this rank has loaded, one step ahead of the other in a thread
- * of its own, and train(), which takes what this rank shall compute. Between the two, poise decides who computes what and
+ * What makes it a poise trainer is load(), which submits what this rank has loaded, steps ahead and in a thread of its
+ * own, and train(), which takes what this rank shall compute. Between the two, poise decides who computes what, and
  * moves the samples. Here an image is made up (payload.c) and computing is sleeping; a real trainer has its loader and its
  * model there, and keeps the rest. board_*() is how `poisectl demo` looks on (demo_board.c): leave it out.
  */
@@ -42,11 +42,11 @@ static int fail(struct trainer *t, const char *what, const struct poise_err *err
     return -1;
 }
 
-/* --------------------------------------------------------------------------------------------------------------- loading */
+/* --------------------------------------------------------------------------------------------------------- loading */
 
 /*
- * One step's samples. They are built where poise reads them, in memory from poise_alloc(): submitting copies nothing, and a
- * rank on the same node copies them straight into its own micro-batch. poise_alloc() waits while the memory is still read.
+ * One step's samples. They are built where poise reads them, in memory from poise_alloc(): submitting copies nothing,
+ * and a rank on the same node copies them straight into its own micro-batch. poise_alloc() waits while none is free.
  */
 static int load_step(struct trainer *t, uint64_t step, struct payload *payloads, struct poise_sample *samples,
                      struct poise_err *err)
@@ -72,8 +72,8 @@ static int load_step(struct trainer *t, uint64_t step, struct payload *payloads,
 }
 
 /*
- * The loader's thread runs as far ahead as poise lets it: poise_submit() waits when enough steps are under way. When the
- * data has ended, poise_end() says so to all ranks, and their poise_next() returns -ENODATA behind the last step.
+ * The loader's thread runs as far ahead as poise lets it: poise_submit() waits when enough steps are under way. When
+ * the data has ended, poise_end() says so to all ranks, and their poise_next() returns -ENODATA behind the last step.
  */
 static void *load(void *arg)
 {
@@ -96,7 +96,7 @@ static void *load(void *arg)
     return NULL;
 }
 
-/* -------------------------------------------------------------------------------------------------------------- training */
+/* -------------------------------------------------------------------------------------------------------- training */
 
 static void sleep_until(uint64_t deadline_ns)
 {
@@ -107,8 +107,8 @@ static void sleep_until(uint64_t deadline_ns)
 }
 
 /*
- * In the place of forward and backward: looks at every byte of the micro-batch, then sleeps until the computation would be
- * done. With a loss that is a sum over tokens, multiply each by its row's weight_step: the gradient is then the same
+ * In the place of forward and backward: looks at every byte of the micro-batch, then sleeps until the computation would
+ * be done. With a loss that is a sum over tokens, multiply each by its row's weight_step: the gradient is then the same
  * whichever rank computes a sample.
  */
 static int compute(struct trainer *t, const struct poise_batch *batch, uint64_t deadline_ns)
@@ -138,7 +138,8 @@ static int compute(struct trainer *t, const struct poise_batch *batch, uint64_t 
  * All micro-batches of a step, in order; the last one says that it is. A batch is this rank's until it is released: a
  * pipeline schedule may hold several. 0, or what poise_next() returned; -EIO where a batch was bad.
  */
-static int train_step(struct trainer *t, uint64_t begin_ns, uint64_t *ret_step, uint64_t *ret_wait_ns, struct poise_err *err)
+static int train_step(struct trainer *t, uint64_t begin_ns, uint64_t *ret_step, uint64_t *ret_wait_ns,
+                      struct poise_err *err)
 {
     uint64_t deadline_ns = begin_ns, wait_ns = 0, compute_ns = 0;
 
@@ -160,7 +161,8 @@ static int train_step(struct trainer *t, uint64_t begin_ns, uint64_t *ret_step, 
         last = batch->micro_batch + 1 == batch->n_micro_batches;
         poise_release(batch);
         if (rc < 0) {
-            snprintf(err->text, sizeof err->text, "step %llu did not arrive as it was sent", (unsigned long long)*ret_step);
+            snprintf(err->text, sizeof err->text, "step %llu did not arrive as it was sent",
+                     (unsigned long long)*ret_step);
             return -EIO;
         }
     }
@@ -174,7 +176,8 @@ static void print_notices(struct trainer *t)
 
     while (poise_notice(t->poise, &note, sizeof note) == 1)
         if (note.severity <= POISE_WARNING)
-            fprintf(stderr, "trainer: rank %u: step %llu: %s\n", t->options.rank, (unsigned long long)note.step, note.text);
+            fprintf(stderr, "trainer: rank %u: step %llu: %s\n", t->options.rank, (unsigned long long)note.step,
+                    note.text);
 }
 
 static int train(struct trainer *t)
@@ -225,11 +228,11 @@ static int run(struct trainer *t)
     return rc;
 }
 
-/* -------------------------------------------------------------------------------------------------------------- options */
+/* --------------------------------------------------------------------------------------------------------- options */
 
-static const char usage[] = "trainer --rank R --ranks N [--steps 10] [--per-rank 8] [--micro-batch 2] [--mode on|shadow|off]\n"
-                            "        [--algorithm NAME] [--job NAME] [--socket-dir DIR] [--timeout-ms MS] [--depth STEPS]\n"
-                            "        [--board FD]\n";
+static const char usage[] =
+    "trainer --rank R --ranks N [--steps 10] [--per-rank 8] [--micro-batch 2] [--mode on|shadow|off]\n"
+    "        [--algorithm NAME] [--job NAME] [--socket-dir DIR] [--timeout-ms MS] [--depth STEPS] [--board FD]\n";
 
 static const struct option long_options[] = {
     {"rank", 1, NULL, 'r'},      {"ranks", 1, NULL, 'n'}, {"steps", 1, NULL, 's'},      {"per-rank", 1, NULL, 'p'},
@@ -254,7 +257,8 @@ static int set_option(struct trainer *t, int option, const char *text)
     case 'd': t->options.socket_dir = text; return 0;
     case 't': t->options.open_timeout_ms = t->options.peer_timeout_ms = (int64_t)number; return 0;
     case 'o':
-        t->options.mode = !strcmp(text, "off") ? POISE_MODE_OFF : !strcmp(text, "shadow") ? POISE_MODE_SHADOW : POISE_MODE_ON;
+        t->options.mode = !strcmp(text, "off") ? POISE_MODE_OFF : POISE_MODE_ON;
+        t->options.mode = !strcmp(text, "shadow") ? POISE_MODE_SHADOW : t->options.mode;
         return 0;
     case 'b':
         t->board = &t->board_memory;
@@ -267,9 +271,10 @@ int main(int argc, char **argv)
 {
     struct trainer t = {.n_steps = 10,
                         .n_samples = 8,
-                        .options = {.size = sizeof t.options, .job = "example", .cost = PAYLOAD_COST, .micro_batch_size = 2}};
+                        .options = {.size = sizeof t.options, .job = "example", .cost = PAYLOAD_COST}};
     int rc, option;
 
+    t.options.micro_batch_size = 2;
     while ((option = getopt_long(argc, argv, "", long_options, NULL)) != -1)
         if (set_option(&t, option, optarg) < 0) {
             fputs(usage, stderr);

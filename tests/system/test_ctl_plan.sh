@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# poisectl plan: equals every recorded table of the reference's algorithms; keeps every sample; refuses every bad input with
-# status 2, one line on stderr that says where, and nothing on stdout.
+# poisectl plan: equals every recorded table of the reference's algorithms; keeps every sample; refuses every bad input
+# with status 2, one line on stderr that says where, and nothing on stdout.
 set -eu
 plan="$BUILD/poisectl plan"
 golden=tests/data/golden/reference_rank_tables.json
@@ -35,12 +35,13 @@ for request in \
     '{"lengths": [[16, 4], []], "count": "free"}' \
     '{"lengths": [[50000, 1, 1, 1], [2, 7, 3, 4]], "num_microbatches": 2}' \
     '{"lengths": [[[100, 40], [50, 30]], [[900, 300], [0, 20]]], "cost": "qwen2.5-vl-7b", "micro_batch_size": 1}' \
-    '{"lengths": [[8, 7, 6], [1, 2, 3]], "units": [[1, 1, 0], [5, 5, 5]], "bytes": [[1, 2, 3], [4, 5, 6]], "nodes": [0, 1],
-      "speeds": [1000000, 900000], "caps": {"length_rank": ["none"], "samples_rank": null}, "objective": "step",
+    '{"lengths": [[8, 7, 6], [1, 2, 3]], "units": [[1, 1, 0], [5, 5, 5]], "bytes": [[1, 2, 3], [4, 5, 6]],
+      "nodes": [0, 1], "speeds": [1000000, 900000], "caps": {"length_rank": ["none"], "samples_rank": null}, "objective": "step",
       "cost": [{"name": "x", "linear": 3, "passes": 3}], "tolerance_ppm": 1, "cut": "fixed", "count": "equal"}'; do
     echo "$request" | $plan >"$work/out" || fail "refused: $request"
     jq -e --argjson request "$request" '
-        ([.rank_table[][]] | sort) == ([$request.lengths | to_entries[] | .key as $r | .value | keys[] | [$r, .]] | sort)
+        ([.rank_table[][]] | sort) ==
+            ([$request.lengths | to_entries[] | .key as $r | .value | keys[] | [$r, .]] | sort)
         and (.rank_table == [.microbatches[] | [.[][]]])
         and ([.microbatches[] | length] | unique | length == 1)
         and (.quality.objective_after <= .quality.objective_before)' "$work/out" >/dev/null ||
@@ -95,7 +96,8 @@ refused '{"lengths": [[1], [2]], "bytes": [[1], [2, 3]]}' "bytes[1] must be a li
 refused '{"lengths": [[1], [2]], "nodes": [0]}' '"nodes" must be a list of 2'
 refused '{"lengths": [[1]], "caps": {"tokens": 1}}' "samples_rank"
 refused '{"lengths": [[1]], "caps": {"length_rank": [1, 2]}}' "caps.length_rank must be a list of 1"
-refused '{"lengths": [[1, 2, 3], [4]], "algorithm": "post_global_balancing_greedy_without_pad", "micro_batch_size": 3}' "no multiple"
+refused '{"lengths": [[1, 2, 3], [4]], "algorithm": "post_global_balancing_greedy_without_pad", "micro_batch_size": 3}' \
+    "no multiple"
 status=0
 $plan </tmp >"$work/out" 2>"$work/err" || status=$?
 { [ "$status" = 2 ] && grep -q directory "$work/err"; } || fail "a directory as input"

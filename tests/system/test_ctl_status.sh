@@ -67,13 +67,15 @@ refused 1 "nobody" mode nobody/dp off --socket-dir "$dir"
 
 # With trainers that would run for hours.
 for rank in 0 1; do
-    "$BUILD/trainer" --rank $rank --ranks 2 --steps 10000000 --per-rank 4 --job run/7 --socket-dir "$dir" 2>>"$work/trainers" &
+    "$BUILD/trainer" --rank $rank --ranks 2 --steps 10000000 --per-rank 4 --job run/7 --socket-dir "$dir" \
+        2>>"$work/trainers" &
     pids+=($!)
 done
 show='"$ctl" status --json --socket-dir "$dir" >"$work/json"'
 until_true "$show"' && jq -e ".groups[0].planned > 3" "$work/json" >/dev/null'
 "$ctl" status --socket-dir "$dir" >"$work/out" || fail "status"
-for words in "run/7/dp (uid $(id -u)): running, mode on" "2 ranks x 1 replicas on 1 nodes" "largest/mean rank cost" "largest micro-batch"; do
+for words in "run/7/dp (uid $(id -u)): running, mode on" "2 ranks x 1 replicas on 1 nodes" "largest/mean rank cost" \
+    "largest micro-batch"; do
     grep -qF -- "$words" "$work/out" || fail "status lacks $words: $(cat "$work/out")"
 done
 [ "$(grep -cE "^ +[01] +0 +[0-9]+ +running" "$work/out")" = 2 ] || fail "not two processes: $(cat "$work/out")"

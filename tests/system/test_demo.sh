@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# poisectl demo, small: the object has the promised keys and every sample comes once, unchanged; nothing is left behind when it
-# ends, is interrupted or killed, or loses a trainer, and then it says which one.
+# poisectl demo, small: the object has the promised keys and every sample comes once, unchanged; nothing is left behind
+# when it ends, is interrupted or killed, or loses a trainer, and then it says which one.
 set -eu
 demo="$BUILD/poisectl demo --data tests/data/image_text.csv"
 work=$(mktemp -d)
@@ -61,9 +61,10 @@ nothing_left
     for i in 1 2 3 4 5 6; do printf '%s\n' "$((i * 100)),$((i * 90)),$i"; done
     printf ',,50\r\n20,400,1\n9000,30,1\nwide,30,1\n"640","480",7\n'
 } >"$work/sizes.csv"
-"$BUILD/poisectl" demo --data "$work/sizes.csv" --ranks 2 --steps 4 --per-rank 3 --micro-batch 2 --compute-ms 10 --truth exact \
-    --algorithm identity >"$work/out" 2>"$work/err" || fail "status $?"
-grep -q "8 rows used, left out: 1 with a side under 28 pixels, 1 with a ratio above 200, 1 without" "$work/out" || fail "$(cat "$work/out")"
+"$BUILD/poisectl" demo --data "$work/sizes.csv" --ranks 2 --steps 4 --per-rank 3 --micro-batch 2 --compute-ms 10 \
+    --truth exact --algorithm identity >"$work/out" 2>"$work/err" || fail "status $?"
+grep -q "8 rows used, left out: 1 with a side under 28 pixels, 1 with a ratio above 200, 1 without" "$work/out" ||
+    fail "$(cat "$work/out")"
 grep -q "samples: 96 in, 96 out, 0 lost, 0 doubled, 0 corrupt" "$work/out" || fail "$(cat "$work/out")"
 nothing_left
 

@@ -14,9 +14,9 @@ Test(sizes, equal_the_original)
         uint32_t width, height, h, w, h_large, w_large; /* patches at max_pixels of q1280, q16384 */
     } rows[] = {
         {640, 426, 30, 46, 30, 46},
-        {42, 42, 4, 4, 4, 4},   /* 1.5 x 28: to 2, the even one */
-        {70, 98, 8, 4, 8, 4},   /* 2.5 to 2, 3.5 to 4 */
-        {28, 28, 4, 4, 4, 4},   /* scaled up to min_pixels */
+        {42, 42, 4, 4, 4, 4}, /* 1.5 x 28: to 2, the even one */
+        {70, 98, 8, 4, 8, 4}, /* 2.5 to 2, 3.5 to 4 */
+        {28, 28, 4, 4, 4, 4}, /* scaled up to min_pixels */
         {30, 80, 8, 4, 8, 4},
         {29700, 20990, 60, 84, 214, 304},
         {463, 1013, 72, 34, 72, 34},
