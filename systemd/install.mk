@@ -62,4 +62,6 @@ uninstall:
 	-rmdir $(addprefix $(DESTDIR)$(PREFIX)/,libexec/poise share/poise share/doc/poise) 2>/dev/null
 	@[ -n '$(DESTDIR)' ] || [ ! -w /etc/ld.so.cache ] || ldconfig
 
+include systemd/deb.mk
+
 .PHONY: install uninstall
