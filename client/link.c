@@ -283,7 +283,8 @@ static void take_message(struct link *link, struct wire_message *msg)
     } else if (msg->type == WIRE_REFUSED) {
         const struct poise_err *why = &msg->refused.error;
         set_trouble(link, why->code < 0 ? why->code : -ECONNREFUSED, "%s", why->text);
-        link->refused = true;
+        link->refused = why->code == -EPROTONOSUPPORT;
+        link->handshake_ms = 0; /* else it is worth another try: the token may be of a poised that has just died */
     }
     wire_free(msg);
 }

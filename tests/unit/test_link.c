@@ -216,6 +216,30 @@ Test(link, a_version_that_differs)
     cr_assert_str_eq(err.text, "wire 2");
 }
 
+/* The token came from a poised that was killed, the ZeroMQ socket belongs to the next one. */
+Test(link, a_token_that_is_unknown_is_worth_another_try)
+{
+    struct wire_message no = {.type = WIRE_REFUSED,
+                              .refused = {.who = {.job = "j", .group = "dp"},
+                                          .error = {.code = -EACCES, .text = "no such token"}}};
+    uint64_t end_ms = now_ms() + 5000;
+
+    cr_assert_eq(link_step(link_, now_ms(), NULL), 0);
+    fake_accept(&fake);
+    fake_token(&fake);
+    cr_assert_eq(link_step(link_, now_ms(), NULL), 0);
+    wire_free(fake_expect(&fake, WIRE_HELLO));
+    fake_say(&fake, &no);
+    while (strcmp(link_trouble(link_), "no such token") != 0 && now_ms() < end_ms) {
+        cr_assert_eq(link_step(link_, now_ms(), NULL), 0);
+        poll(NULL, 0, 1);
+    }
+    fake_hang_up(&fake);
+    while (link_next_ms(link_) > now_ms())
+        poll(NULL, 0, 1);
+    come_up(1);
+}
+
 Test(link, no_welcome_is_no_hang)
 {
     struct poise_err err = {0};
