@@ -37,6 +37,7 @@ static const struct algorithm algorithms[] = {
      .complexity = "O(S log S)",
      .text = "reaches the tolerance with as few bytes moved as it can: shed, refill, repair"},
     {.name = "greedy",
+     .flags = ALGORITHM_ALL,
      .proposal = {{greedy_place, sticky_not}, {sticky_place, sticky_applies}, {micro_place, micro_applies}},
      .optimises = "the objective",
      .complexity = "O(S log S)",

@@ -108,7 +108,8 @@ static bool is_better(const struct problem *pb, const struct algorithm *algorith
     if (algorithm->flags & ALGORITHM_NEAR && is_near(pb, a, best) && is_near(pb, b, best))
         return a->bytes_moved < b->bytes_moved ||
                (a->bytes_moved == b->bytes_moved && a->score.objective < b->score.objective);
-    return a->score.objective < b->score.objective;
+    return a->score.objective < b->score.objective ||
+           (a->score.objective == b->score.objective && a->bytes_moved < b->bytes_moved);
 }
 
 /* The best of an algorithm's proposals. -ENOSPC: none keeps the caps; the first one's error. */
