@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Debian packages: poise (daemon, tools), libpoise0, libpoise-dev, in $(BUILD)/deb. debhelper builds them from a copy of the
-# tree, with Debian's own flags; its inputs are in systemd/debian.
+# Debian packages: poise (daemon, tools), libpoise0, libpoise-dev, in $(BUILD)/deb. debhelper builds them from a copy of
+# the tree, with Debian's own flags; its inputs are in systemd/debian.
 
 DEB := $(BUILD)/deb
 # This make's own variables (BUILD, SAN, PREFIX) must not reach the one that debhelper runs.

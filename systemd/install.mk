@@ -39,7 +39,7 @@ define link_one
 endef
 INSTALL ?= install
 
-# Where things will be: rewritten only when that changes, so that another PREFIX costs two small files and no compilation.
+# Where things will be: rewritten only when that changes; another PREFIX costs two small files and no compilation.
 $(BUILD)/paths: FORCE
 	@mkdir -p $(@D) && echo '$(PREFIX) $(LIBDIR) $(VERSION)' | cmp -s - $@ || echo '$(PREFIX) $(LIBDIR) $(VERSION)' > $@
 
@@ -58,10 +58,15 @@ install: all
 
 # Folders of poise go when they are empty; bin, lib and their like belong to others as well.
 uninstall:
-	rm -f $(foreach row,$(INSTALLED),$(DESTDIR)$(call column,3,$(row))) $(foreach row,$(LINKED),$(DESTDIR)$(call column,2,$(row)))
+	rm -f $(foreach row,$(INSTALLED),$(DESTDIR)$(call column,3,$(row)))
+	rm -f $(foreach row,$(LINKED),$(DESTDIR)$(call column,2,$(row)))
 	-rmdir $(addprefix $(DESTDIR)$(PREFIX)/,libexec/poise share/poise share/doc/poise) 2>/dev/null
 	@[ -n '$(DESTDIR)' ] || [ ! -w /etc/ld.so.cache ] || ldconfig
 
+# A C and a C++ program built against a staged install, the demo from there, uninstalling.
+check-install: all
+	@BUILD=$(BUILD) tests/run tests/system/test_install.sh
+
 include systemd/deb.mk
 
-.PHONY: install uninstall
+.PHONY: install uninstall check-install

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# bash completes every command and option that poisectl --help names, the values that it lists, files and folders: Tab is
-# pressed on whole lines, as bash would.
+# bash completes every command and option that poisectl --help names, the values that it lists, files and folders: Tab
+# is pressed on whole lines, as bash would.
 set -eu
 PATH=$BUILD:$PATH
 work=$(mktemp -d)
@@ -24,7 +24,7 @@ offers() { # WORD, then the line
 offers_only() {
     local words=$1
     shift
-    [ "$(tab "$@" | sort | tr '\n' ' ')" = "$words " ] || fail "$*<Tab> offers: $(tab "$@" | sort | tr '\n' ' '), not $words"
+    [ "$(tab "$@" | sort | tr '\n' ' ')" = "$words " ] || fail "$*<Tab> offers: $(tab "$@" | tr '\n' ' '), not $words"
 }
 
 commands=$(poisectl --help | sed -n 's/^  \([a-z][a-z-]*\)  .*/\1/p')

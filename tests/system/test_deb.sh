@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The Debian packages: they build, have what they should, install into a throwaway copy of this machine (an overlay that only
-# this test sees), serve trainers of several users as the unit would, run the demo, and leave nothing when purged. Without the
-# right to mount they are unpacked, and the demo runs from there.
+# The Debian packages: they build, have what they should, install into a throwaway copy of this machine (an overlay that
+# only this test sees), serve trainers of several users as the unit would, run the demo, and leave nothing when purged.
+# Without the right to mount they are unpacked, and the demo runs from there.
 set -eu
 fail() { echo "$*" >&2; exit 1; }
 
-# ---------------------------------------------------------------------------------- inside of the throwaway root, as root
+# -------------------------------------------------------------------------------- inside of the throwaway root, as root
 inside() {
     debs=$1
     export TMPDIR=/tmp HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin
@@ -29,7 +29,8 @@ inside() {
     # As the unit runs it; trainers of two users reach it.
     [ -d /run/poise ] || install -d -o poise -g poise /run/poise
     mkfifo -m 666 /tmp/ready
-    setpriv --reuid=poise --regid=poise --clear-groups --no-new-privs poised --ready-fd 3 3>/tmp/ready 2>/tmp/poised.log &
+    setpriv --reuid=poise --regid=poise --clear-groups --no-new-privs poised --ready-fd 3 3>/tmp/ready \
+        2>/tmp/poised.log &
     poised=$!
     read -r -t 30 </tmp/ready || fail "poised does not get ready: $(cat /tmp/poised.log)"
     trainers=()
@@ -66,14 +67,15 @@ if [ "${1:-}" = inside ]; then
     exit
 fi
 
-# ---------------------------------------------------------------------------------------- in a mount namespace of its own
+# -------------------------------------------------------------------------------------- in a mount namespace of its own
 overlay() {
     work=$1
     mkdir "$work/layers"
     mount -t tmpfs none "$work/layers"
     mkdir "$work/layers/"{upper,work,root}
     root=$work/layers/root
-    mount -t overlay none -o "lowerdir=/,upperdir=$work/layers/upper,workdir=$work/layers/work" "$root" 2>/dev/null || exit 76
+    mount -t overlay none -o "lowerdir=/,upperdir=$work/layers/upper,workdir=$work/layers/work" "$root" 2>/dev/null ||
+        exit 76
     for folder in proc dev sys; do mount --rbind /$folder "$root/$folder"; done
     mount -t tmpfs none "$root/run"
     mount -t tmpfs -o mode=1777 none "$root/tmp"
@@ -108,8 +110,9 @@ has() { # PACKAGE FILE ...
     for file; do grep -qx "\./$file" "$work/list" || fail "$package has no $file"; done
 }
 lib=usr/lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)
-has poise usr/bin/poised usr/bin/poisectl usr/libexec/poise/trainer usr/share/poise/image_text.csv etc/poise/poised.conf \
-    usr/lib/sysusers.d/poise.conf usr/lib/tmpfiles.d/poise.conf usr/share/bash-completion/completions/poisectl \
+has poise usr/bin/poised usr/bin/poisectl usr/libexec/poise/trainer usr/share/poise/image_text.csv \
+    etc/poise/poised.conf usr/lib/sysusers.d/poise.conf usr/lib/tmpfiles.d/poise.conf \
+    usr/share/bash-completion/completions/poisectl \
     usr/share/man/man1/poisectl.1.gz usr/share/man/man5/poised.conf.5.gz usr/share/man/man8/poised.8.gz
 grep -q 'lib/systemd/system/poised\.service$' "$work/list" || fail "poise has no unit"
 has libpoise0 "$lib/libpoise.so.0"
@@ -125,4 +128,5 @@ fi
 echo "no overlay may be mounted: packages are unpacked, not installed"
 for deb in "$work"/deb/{poise,libpoise0}_*.deb; do dpkg-deb -x "$deb" "$work/unpacked"; done
 cd "$work"
-env -u POISE_DATA LD_LIBRARY_PATH="$work/unpacked/$lib" "$work/unpacked/usr/bin/poisectl" demo --ranks 2 --steps 3 --per-rank 2
+export LD_LIBRARY_PATH="$work/unpacked/$lib"
+env -u POISE_DATA "$work/unpacked/usr/bin/poisectl" demo --ranks 2 --steps 3 --per-rank 2

@@ -7,8 +7,10 @@ set -eu
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 fail() { echo "$*" >&2; exit 1; }
+san=
+case "$BUILD" in *san-*) san=$(basename "$BUILD" | sed 's/^san-//; s/-/,/g') ;; esac
 run_make() {
-    make --no-print-directory SETUP=0 "$@" DESTDIR="$stage" PREFIX=/opt/poise BUILD="$BUILD" >"$stage/log" 2>&1 ||
+    make --no-print-directory SETUP=0 ${san:+SAN="$san"} "$@" DESTDIR="$stage" PREFIX=/opt/poise BUILD="$BUILD" >"$stage/log" 2>&1 ||
         { cat "$stage/log"; exit 1; }
 }
 run_make install
@@ -50,25 +52,25 @@ int main(void)
 C
 cp "$stage/t.c" "$stage/t.cc"
 export PKG_CONFIG_PATH="$stage/opt/poise/lib/pkgconfig" PKG_CONFIG_SYSROOT_DIR="$stage"
-san=
-case "$BUILD" in *san-*) san="-fsanitize=$(basename "$BUILD" | sed 's/^san-//; s/-/,/g')" ;; esac
 static=$(pkg-config --static --cflags --libs poise)
 for compiler in "cc -xc $stage/t.c" "c++ -xc++ $stage/t.cc"; do
     # shellcheck disable=SC2046,SC2086
-    $compiler -xnone -Wall -Werror $san $(pkg-config --cflags --libs poise) -o "$stage/t"
+    $compiler -xnone -Wall -Werror ${san:+-fsanitize=$san} $(pkg-config --cflags --libs poise) -o "$stage/t"
     LD_LIBRARY_PATH="$stage/opt/poise/lib" "$stage/t"
     # The linker takes libpoise.so where both are there: name the archive.
     # shellcheck disable=SC2086
-    $compiler -xnone -Wall -Werror $san ${static/-lpoise/-l:libpoise.a} -o "$stage/t"
+    $compiler -xnone -Wall -Werror ${san:+-fsanitize=$san} ${static/-lpoise/-l:libpoise.a} -o "$stage/t"
     ! readelf -d "$stage/t" | grep -q 'NEEDED.*libpoise' || fail "--static still needs libpoise.so"
     "$stage/t"
 done
 
 # The archive has every public name and no other.
 functions=$(sed -n 's/^[a-z].*[ *]\(poise_[a-z_]*\)(.*/\1/p' include/poise.h | sort)
-archive=$(nm -g --defined-only "$stage/opt/poise/lib/libpoise.a" | awk 'NF == 3 && $3 !~ /^__(odr_)?asan/ { print $3 }' | sort)
+archive=$(nm -g --defined-only "$stage/opt/poise/lib/libpoise.a" |
+    awk 'NF == 3 && $3 !~ /^__(odr_)?asan/ { print $3 }' | sort)
 [ "$archive" = "$functions" ] || fail "libpoise.a: $(diff <(echo "$functions") <(echo "$archive"))"
-shared=$(nm -D --defined-only "$stage/opt/poise/lib/libpoise.so" | awk '$2 == "T" { sub(/@.*/, "", $3); print $3 }' | sort)
+shared=$(nm -D --defined-only "$stage/opt/poise/lib/libpoise.so" |
+    awk '$2 == "T" { sub(/@.*/, "", $3); print $3 }' | sort)
 [ "$shared" = "$functions" ] || fail "libpoise.so: $(diff <(echo "$functions") <(echo "$shared"))"
 
 # Everything that the demo needs is found from where poisectl is.

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The man pages keep up: poise.3 has every public function with its prototype of include/poise.h, every option and environment
-# variable; the pages name poisectl's commands; man shows them all without a complaint.
+# The man pages keep up: poise.3 has every public function with its prototype of include/poise.h, every option and
+# environment variable; the pages name poisectl's commands; man shows them all without a complaint.
 set -eu
 page=docs/man/poise.3
 fail() { echo "$*" >&2; exit 1; }
@@ -17,14 +17,15 @@ shown=$(sed -n '/^\.Sh SYNOPSIS/,/^\.Sh DESCRIPTION/p' $page | awk '
     /^\.Fa/ { arg = $0; gsub(/^\.Fa "|"$/, "", arg); line = line comma arg; comma = ", " }
     /^\.Fc/ { print line ")" }' | sort)
 [ "$(wc -l <<<"$prototypes")" -ge 25 ] || fail "only these are found in include/poise.h: $prototypes"
-[ "$prototypes" = "$shown" ] || fail "$page differs from include/poise.h: $(diff <(echo "$prototypes") <(echo "$shown"))"
+[ "$prototypes" = "$shown" ] || fail "$page is not include/poise.h: $(diff <(echo "$prototypes") <(echo "$shown"))"
 
 described=$(sed -n '/^\.Sh DESCRIPTION/,$p' $page)
 for function in $(sed -n 's/^[a-z].*[ *]\(poise_[a-z_]*\)(.*/\1/p' include/poise.h); do
     grep -q "^\.Fn $function\b" <<<"$described" || fail "$page does not describe $function"
 done
-options=$(sed -n '/^struct poise_options {/,/^};/p' include/poise.h | sed 's|/\*.*||; s/\[[^]]*\]//g; s/^ *[a-z].*[ *]\([a-z_]*, \)/\1/' |
-    grep ';' | sed 's/.*[ *]\([a-z_]*\);.*/\1/')
+options=$(sed -n '/^struct poise_options {/,/^};/{s|/\*.*||; s/\[[^]]*\]//g; /;/p}' include/poise.h |
+    grep -o '[a-z_0-9]*[,;]' | tr -d ',;')
+[ "$(wc -w <<<"$options")" -ge 40 ] || fail "only these options are found in include/poise.h: $options"
 for option in $options; do
     grep -qw -- "$option" <<<"$described" || fail "$page does not name the option $option"
 done
@@ -33,10 +34,11 @@ for variable in $(cat client/*.c | grep -o '\(getenv\|env_[a-z]*\)("[A-Z_]*"' | 
 done
 
 for command in $("$BUILD/poisectl" --help | sed -n 's/^  \([a-z][a-z-]*\)  .*/\1/p'); do
-    grep -qw -- "$command" docs/man/poisectl.1 || [ -e "docs/man/poisectl-$command.1" ] || fail "no page names poisectl $command"
+    grep -qw -- "$command" docs/man/poisectl.1 || [ -e "docs/man/poisectl-$command.1" ] ||
+        fail "no page names poisectl $command"
 done
 
-command -v man >/dev/null && command -v groff >/dev/null || { echo "man is missing: pages were compared, not shown"; exit 0; }
+command -v man >/dev/null && command -v groff >/dev/null || exit 0 # compared, not shown
 for page in docs/man/*; do
     complaints=$(LC_ALL=C.UTF-8 MANWIDTH=100 man --warnings -l "$page" 2>&1 >/dev/null)
     [ -z "$complaints" ] || fail "$page: $complaints"

@@ -8,7 +8,10 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { echo "$*" >&2; exit 1; }
 
-make --no-print-directory SETUP=0 install DESTDIR="$work/root" PREFIX=/usr BUILD="$BUILD" >"$work/log" 2>&1 ||
+san=
+case "$BUILD" in *san-*) san=$(basename "$BUILD" | sed 's/^san-//; s/-/,/g') ;; esac
+make --no-print-directory SETUP=0 ${san:+SAN="$san"} install DESTDIR="$work/root" PREFIX=/usr \
+    BUILD="$BUILD" >"$work/log" 2>&1 ||
     { cat "$work/log"; exit 1; }
 unit=$work/poised.service
 grep -qx 'ExecStart=/usr/bin/poised' "$work/root/usr/lib/systemd/system/poised.service" ||
@@ -27,7 +30,7 @@ for line in Type=notify User=poise RuntimeDirectory=poise RuntimeDirectoryPreser
     grep -qx "$line" "$unit" || fail "the unit lacks $line"
 done
 grep -q '^WatchdogSec=' "$unit" || fail "a loop that hangs is not seen"
-! grep -qE '^(PrivateUsers|PrivatePIDs|PrivateNetwork)=' "$unit" || fail "trainers cannot be told apart, or not be reached"
+! grep -qE '^(PrivateUsers|PrivatePIDs|PrivateNetwork)=' "$unit" || fail "trainers cannot be told apart"
 
 # The user and the folder are made as the unit needs them.
 if command -v systemd-sysusers >/dev/null; then

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# bash completion for poisectl. Commands, options and their values are read from poisectl's own --help and error messages
-# when Tab is pressed (a few milliseconds), so they are always those of the installed poisectl. Needs bash alone.
+# bash completion for poisectl. Commands, options and their values are read from poisectl's own --help and error
+# messages when Tab is pressed (a few milliseconds), so they are always those of the installed one. Needs bash alone.
 # shellcheck shell=bash
 
 # The names in "...: there are a, b, c", as poisectl answers a wrong one.
@@ -8,8 +8,8 @@ _poisectl_there_are() {
     "$@" 2>&1 >/dev/null | sed -n 's/.*[Tt]here are:\{0,1\} //; s/,\( \|$\)/\n/gp'
 }
 
-# What may stand for one placeholder of a help text: $1 poisectl, $2 the command, $3 the option or "", $4 the placeholder,
-# $5 its explanation. Prints a word a line.
+# What may stand for one placeholder of a help text: $1 poisectl, $2 the command, $3 the option or "", $4 the
+# placeholder, $5 its explanation. Prints a word a line.
 _poisectl_values() {
     case $4 in
     *'|'*) tr '|' '\n' <<<"$4" ;;
