@@ -194,6 +194,8 @@ int bound_make(struct problem *pb)
     if (pb->req->objective == POISE_OBJECTIVE_MICROBATCH && !pb->has_speeds)
         pb->bound = max(pb->bound, bound_step(pb, &costs));
     pb->sorted = costs.items;
-    pb->target = pb->bound + pb->bound * pb->tolerance_ppm / 1000000u;
+    /* In two parts: the product of a bound at the limit and a tolerance would not fit. */
+    pb->target =
+        pb->bound + pb->bound / 1000000u * pb->tolerance_ppm + pb->bound % 1000000u * pb->tolerance_ppm / 1000000u;
     return 0;
 }

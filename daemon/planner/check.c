@@ -12,6 +12,8 @@
 /* More would make 32-bit indices of twice the samples overflow; a step of two billion samples is a bug of the caller.
  */
 #define MAX_SAMPLES (1u << 31)
+/* Longer than any pipeline, and the objective still fits in 128 bits: 31 bits of samples, 63 of cost, 20 of speed. */
+#define MAX_STAGES 4096u
 
 static int check_phases(const struct poise_plan_request *req, struct poise_err *err)
 {
@@ -66,6 +68,8 @@ int plan_check_options(const struct poise_plan_request *req, struct poise_err *e
         return err_set(err, -EINVAL, "n_ranks is 0: a group has at least one rank");
     if (req->objective > POISE_OBJECTIVE_PIPELINE)
         return err_set(err, -EINVAL, "objective is %u: 0 (step), 1 (microbatch) or 2 (pipeline)", req->objective);
+    if (req->stages > MAX_STAGES)
+        return err_set(err, -EINVAL, "stages is %u: at most %u", req->stages, MAX_STAGES);
     if (req->count > POISE_COUNT_FREE)
         return err_set(err, -EINVAL, "count is %u: 0 (equal), 1 (bounded) or 2 (free)", req->count);
     if ((rc = check_phases(req, err)) < 0 || (rc = check_cut(req, err)) < 0)

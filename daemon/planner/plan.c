@@ -213,8 +213,16 @@ static int settle_without_arrival(struct problem *pb, const struct algorithm *al
 
 static int settle(struct problem *pb, const struct algorithm *algorithm, struct proposal *p, struct poise_err *err)
 {
-    if (algorithm->flags & ALGORITHM_EXEMPT)
-        return propose_all(pb, algorithm, p, err);
+    if (algorithm->flags & ALGORITHM_EXEMPT) {
+        struct poise_err why;
+        problem_no_caps(pb);
+        int rc = propose_all(pb, algorithm, p, &why);
+        if (rc == -ENOSPC) /* more samples on a rank than its micro-batches hold: it knows nothing of them */
+            return err_set(err, -EINVAL, "%s: %.400s", algorithm->name, why.text);
+        if (rc < 0 && err)
+            *err = why;
+        return rc;
+    }
     return pb->arrival_fits ? settle_beside_arrival(pb, algorithm, p, err)
                             : settle_without_arrival(pb, algorithm, p, err);
 }

@@ -364,6 +364,13 @@ void problem_lift_caps(struct problem *pb)
     set_caps(pb, NULL);
 }
 
+void problem_no_caps(struct problem *pb)
+{
+    pb->cap_bytes_rank = POISE_NO_CAP;
+    for (uint32_t p = 0; p < pb->n_phases; p++)
+        pb->cap_length_rank[p] = pb->cap_length_micro_batch[p] = POISE_NO_CAP;
+}
+
 static void count_oversize(struct problem *pb)
 {
     for (uint32_t u = 0; u < pb->n_units; u++) {

@@ -111,6 +111,8 @@ void problem_free(struct problem *pb);
 
 /* Lifts the caps that nobody set: where arrival order does not keep the others, what it comes to is no measure. */
 void problem_lift_caps(struct problem *pb);
+/* Lifts all caps but those of samples: for algorithms that know none. */
+void problem_no_caps(struct problem *pb);
 
 /* Checks a request's options and columns (check.c). */
 int check_columns(const struct poise_plan_request *req, uint32_t *ret_n_samples, struct poise_err *err);

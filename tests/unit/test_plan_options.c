@@ -34,6 +34,7 @@ Test(plan_options, what_makes_no_sense_is_refused_by_name)
 
     REFUSED("n_ranks", c.req.n_ranks = 0);
     REFUSED("objective is 3", c.req.objective = 3);
+    REFUSED("stages is 5000", c.req.stages = 5000);
     REFUSED("count is 9", c.req.count = 9);
     REFUSED("cut is 3", c.req.cut = 3);
     REFUSED("wants a cap", c.req.cut = POISE_CUT_AS_NEEDED);

@@ -307,3 +307,46 @@ Test(plan_random, the_order_in_which_units_are_named_does_not_matter)
         plan_case_free(&c);
     }
 }
+
+/* Numbers at their limits: a plan or an error that says why, and nothing that a sanitizer sees. */
+Test(plan_random, extremes)
+{
+    uint64_t base = plan_seed();
+
+    for (uint32_t i = 0; i < 600; i++) {
+        uint64_t state = current = base + i, *seed = &state;
+        static struct columns x;
+        struct plan_case c;
+        random_case(&c, &x, seed);
+        uint32_t bits = 1 + (uint32_t)plan_random_below(seed, 64),
+                 byte_bits = 1 + (uint32_t)plan_random_below(seed, 64);
+        for (uint32_t s = 0; s < c.n * c.req.n_phases; s++)
+            c.length[s] = plan_random(seed) >> (64 - bits);
+        for (uint32_t s = 0; s < c.n; s++) {
+            x.bytes[s] = plan_random(seed) >> (64 - byte_bits);
+            x.packed[s] = x.bytes[s] / 3;
+            x.extent[s] = COIN(4) ? UINT32_MAX : x.extent[s];
+        }
+        for (uint32_t r = 0; r < 16; r++)
+            x.speed[r] = 1 + (uint32_t)(plan_random(seed) >> (32 + plan_random_below(seed, 31)) >> 1);
+        x.pads[0].unit_bytes = plan_random(seed);
+        x.pads[1].fixed[1] = plan_random(seed);
+        c.req.tolerance_ppm = COIN(3) ? UINT32_MAX : (uint32_t)plan_random(seed);
+        c.req.stages = COIN(2) ? 4096 : c.req.stages;
+        c.req.algorithm = poise_algorithm_name((uint32_t)plan_random_below(seed, 4));
+        for (uint32_t p = 0; p < c.req.n_phases; p++)
+            x.cap[p] = COIN(3) ? POISE_NO_CAP : plan_random(seed) >> plan_random_below(seed, 64);
+        if (COIN(2))
+            c.req.cap_length_micro_batch = x.cap;
+        if (COIN(2))
+            c.req.cap_length_rank = x.cap;
+        if (COIN(3))
+            c.req.cap_bytes_rank = plan_random(seed) >> byte_bits / 2;
+        int rc = plan_make(&c.req, &c.plan, &c.err);
+        if (rc == 0)
+            plan_case_check_conserved(&c);
+        else
+            cr_assert(c.err.text[0] && (rc == -EINVAL || rc == -ERANGE), "%d %s", rc, c.err.text);
+        plan_case_free(&c);
+    }
+}
