@@ -30,10 +30,9 @@ struct algorithm {
 /* NULL name: the default. NULL: unknown, and *err lists what there is. */
 const struct algorithm *algorithm_find(const char *name, struct poise_err *err);
 
-/* For phases with barriers and units of many sizes (sticky.c); where it need not be tried: sticky_not. */
+/* For phases with barriers and units of many sizes (sticky.c). */
 place_fn sticky_place;
 bool sticky_applies(const struct problem *pb);
-bool sticky_not(const struct problem *pb);
 
 place_fn least_move_place, greedy_place, karmarkar_karp_place, reference_mbs_place, reference_global_place;
 

@@ -20,6 +20,11 @@ static bool is_small(const struct problem *pb)
 /* With few samples luck decides whether moving little reaches the target; where it did not, moving all may. */
 #define TINY_UNITS 1024u
 
+static bool has_one_segment(const struct problem *pb)
+{
+    return pb->n_segments == 1;
+}
+
 static bool is_tiny(const struct problem *pb)
 {
     return pb->n_units <= TINY_UNITS && pb->n_segments == 1;
@@ -38,7 +43,7 @@ static const struct algorithm algorithms[] = {
      .text = "reaches the tolerance with as few bytes moved as it can: shed, refill, repair"},
     {.name = "greedy",
      .flags = ALGORITHM_ALL,
-     .proposal = {{greedy_place, sticky_not}, {sticky_place, sticky_applies}, {micro_place, micro_applies}},
+     .proposal = {{greedy_place, has_one_segment}, {sticky_place, sticky_applies}, {micro_place, micro_applies}},
      .optimises = "the objective",
      .complexity = "O(S log S)",
      .text = "largest first to the lightest rank (LPT, heap) under counts and caps; moves most bytes"},

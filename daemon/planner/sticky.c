@@ -42,11 +42,6 @@ bool sticky_applies(const struct problem *pb)
     return false;
 }
 
-bool sticky_not(const struct problem *pb)
-{
-    return pb->n_segments == 1;
-}
-
 static uint64_t segment_cost(const struct problem *pb, uint32_t unit, uint32_t g)
 {
     uint64_t cost = 0;
