@@ -18,9 +18,9 @@
 
 struct entry {
     _Atomic uint64_t published; /* step + 1; 0: none, or being written */
-    _Atomic uint64_t offset, bytes, published_ns;
+    _Atomic uint64_t offset, bytes, published_ns, digest;
     _Atomic uint32_t segment, generation, n_samples;
-    uint32_t reserved[5]; /* a cache line each: a reader of one step does not disturb the writer of the next */
+    uint32_t reserved[3]; /* a cache line each: a reader of one step does not disturb the writer of the next */
 };
 _Static_assert(sizeof(struct entry) == 64, "an entry is a cache line");
 
@@ -81,6 +81,7 @@ void control_publish(struct control *control, uint64_t step, const struct contro
     atomic_store_explicit(&entry->bytes, place->bytes, memory_order_relaxed);
     atomic_store_explicit(&entry->n_samples, place->n_samples, memory_order_relaxed);
     atomic_store_explicit(&entry->published_ns, place->published_ns, memory_order_relaxed);
+    atomic_store_explicit(&entry->digest, place->digest, memory_order_relaxed);
     atomic_store_explicit(&entry->published, step + 1, memory_order_release);
 }
 
@@ -133,6 +134,7 @@ int control_read(struct control_view view, uint64_t step, struct control_place *
     place.bytes = atomic_load_explicit(&entry->bytes, memory_order_relaxed);
     place.n_samples = atomic_load_explicit(&entry->n_samples, memory_order_relaxed);
     place.published_ns = atomic_load_explicit(&entry->published_ns, memory_order_relaxed);
+    place.digest = atomic_load_explicit(&entry->digest, memory_order_relaxed);
     atomic_thread_fence(memory_order_acquire);
     published = atomic_load_explicit(&entry->published, memory_order_relaxed);
     if (published != step + 1)

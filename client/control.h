@@ -19,6 +19,7 @@ struct control_place { /* a published step: its directory */
     uint64_t offset, bytes;
     uint32_t n_samples;
     uint64_t published_ns; /* CLOCK_MONOTONIC, for measurements alone; 0: not told */
+    uint64_t digest;       /* of tags and features, to warn of ranks that submit the same; 0: not told */
 };
 
 struct control_page; /* the layout, in control.c */

@@ -149,6 +149,7 @@ struct poise {
     struct merged *merged_of[HANDLE_STEPS]; /* and as it was when a step was decided */
     struct sent sent[HANDLE_STEPS];
     struct shuffle *shuffle;
+    uint32_t twin, twin_steps;  /* a rank that submitted the same as this one in so many steps on end */
     struct arena_change change; /* that could not be sent yet */
     bool change_waits, control_offered, doorbell_offered;
     bool arena_again; /* segments must be offered once more */

@@ -17,6 +17,7 @@
 #include "client/verify.h"
 #include "daemon/planner/err.h"
 
+#define TWIN_STEPS  3u         /* steps with the same samples on two ranks are no accident */
 #define PIECE_BYTES (8u << 20) /* about 2 ms of copying between two looks at messages */
 
 enum phase { PHASE_IDLE, PHASE_FIND, PHASE_READ, PHASE_RESERVE, PHASE_FILL };
@@ -393,26 +394,53 @@ static int fill(struct poise *p, struct poise_err *err)
 
 /* -------------------------------------------------------------------------------------------------------- finishing */
 
-/* From the last rank's submission to the outcome here. Peers' clocks are this one's; what they say is only shown. */
-static uint64_t deciding_ns(const struct poise *p)
+/* Tensor-parallel peers that were taken for ranks of their own submit the same samples, and would train on half of
+ * them. */
+static void look_for_twin(struct poise *p, uint32_t twin)
 {
-    uint64_t last_ns = 0, decided_ns = p->decided_ns[p->shuffle->next % HANDLE_STEPS];
+    p->twin_steps = twin != POISE_NONE && twin == p->twin ? p->twin_steps + 1 : twin != POISE_NONE;
+    p->twin = twin;
+    if (p->twin_steps != TWIN_STEPS)
+        return;
+    pthread_mutex_lock(&p->lock);
+    handle_notice(
+        p, p->shuffle->next, POISE_WARNING,
+        "ranks %u and %u submitted the same samples in %u steps: if both belong to one data-parallel rank (tensor, "
+        "context or pipeline parallel), make them its replicas: same rank, n_replicas, replica",
+        p->settings.join.rank, twin, TWIN_STEPS);
+    pthread_mutex_unlock(&p->lock);
+}
 
+/* What the control segments of this node tell about a step: returns the time from the last rank's submission to the
+ * outcome here (peers' clocks are this one's), and looks for a rank that submitted the very same. */
+static uint64_t look_at_peers(struct poise *p)
+{
+    uint64_t last_ns = 0, step = p->shuffle->next, decided_ns = p->decided_ns[step % HANDLE_STEPS];
+    uint32_t twin = POISE_NONE;
+    struct control_place own = {0};
+
+    control_read(control_own(&p->control), step, &own);
+    last_ns = own.published_ns;
     for (uint32_t rank = 0; rank < p->settings.join.n_ranks; rank++) {
-        struct control_view view = control_own(&p->control);
+        struct control_view view;
         struct control_place place;
-        if (rank != p->settings.join.rank && !peers_control(p->peers, rank, &view))
+        if (rank == p->settings.join.rank || !peers_control(p->peers, rank, &view) ||
+            control_read(view, step, &place) < 0)
             continue;
-        if (control_read(view, p->shuffle->next, &place) == 0 && place.published_ns > last_ns)
+        if (place.published_ns > last_ns)
             last_ns = place.published_ns;
+        if (own.n_samples && place.n_samples == own.n_samples && place.digest == own.digest)
+            twin = rank;
     }
+    look_for_twin(p, twin);
     return last_ns && last_ns < decided_ns ? decided_ns - last_ns : 0;
 }
 
 static void count(struct poise *p)
 {
     struct shuffle *sh = p->shuffle;
-    uint64_t took_ns = handle_now_ns() - sh->begin_ns - sh->waited_ns, from_peers = 0, assembled = 0;
+    uint64_t took_ns = handle_now_ns() - sh->begin_ns - sh->waited_ns, deciding_ns = look_at_peers(p);
+    uint64_t from_peers = 0, assembled = 0;
 
     for (uint32_t i = 0; i < sh->slice->n_in; i++) {
         if (sh->slice->in_rank[i] != p->settings.join.rank)
@@ -424,7 +452,7 @@ static void count(struct poise *p)
     p->stats.bytes_local += from_peers;
     p->stats.assembled_bytes_total += assembled;
     p->stats.shuffle_ns_total += took_ns;
-    p->stats.pipeline_ns_last = deciding_ns(p) + took_ns;
+    p->stats.pipeline_ns_last = deciding_ns + took_ns;
     pthread_mutex_unlock(&p->lock);
 }
 

@@ -347,6 +347,7 @@ static int publish(struct poise *p, uint64_t step, struct prepared *prepared, st
     rc = handle_dead(p, step, err);
     if (rc == 0 && place) {
         place->published_ns = handle_now_ns();
+        place->digest = prepared->kept->meta.metas[0].digest.lo;
         control_publish(&p->control, step, place);
     }
     if (rc == 0) {

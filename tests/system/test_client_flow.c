@@ -732,6 +732,37 @@ Test(client_flow, shadow_and_off_deliver_arrival_order)
     ranks_run(3, daemon_.dir, board, arrival_order, &off);
 }
 
+/* Two tensor-parallel peers opened as ranks of their own. */
+static int twins(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "twins");
+    struct poise *p = rank_open(&opt);
+    struct poise_note note;
+    bool warned = false;
+
+    load_declare(p, 0);
+    for (uint64_t step = 0; step < 5; step++) {
+        submit(p, step, c->rank < 2 ? 0 : c->rank, 5, 0);
+        const struct poise_batch *b;
+        struct poise_err err;
+        for (bool last = false; !last;) {
+            EXPECT(poise_next(p, 0, -1, &b, &err) == 0, "%s", err.text);
+            last = b->micro_batch + 1 == b->n_micro_batches;
+            poise_release(b);
+        }
+    }
+    while (poise_notice(p, &note, sizeof note) == 1)
+        warned |= strstr(note.text, "ranks 0 and 1") || strstr(note.text, "ranks 1 and 0");
+    rank_close(p);
+    EXPECT(warned == (c->rank < 2), "rank %u: %d", c->rank, warned);
+    return 0;
+}
+
+Test(client_flow, ranks_that_submit_the_same_are_warned_of)
+{
+    ranks_run(3, daemon_.dir, board, twins, NULL);
+}
+
 /* --------------------------------------------------------------------------------------------------------- replicas */
 
 /* Replica 1 is a later pipeline stage: same samples, fields of text alone. Micro-batches must be the same. */
