@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,6 +84,8 @@ static void *load(void *arg)
     struct poise_err err = {.code = -ENOMEM, .text = "no memory for the samples' table"};
     int rc = payloads && samples ? 0 : -ENOMEM;
 
+    /* Loading must not take the processor from train(), which is about to feed the accelerator, when both can run. */
+    pthread_setschedparam(pthread_self(), SCHED_BATCH, &(struct sched_param){0});
     for (uint64_t step = 0; rc == 0 && step < t->n_steps; step++)
         rc = load_step(t, step, payloads, samples, &err);
     if (rc == 0)
