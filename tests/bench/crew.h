@@ -31,7 +31,8 @@ struct bench_sample { /* of every step the same */
 struct crew_rank { /* of the last turn, written by that rank */
     uint64_t begin_ns, end_ns;
     uint64_t cpu_ns;     /* of the process, between the two */
-    uint64_t shuffle_ns; /* poise: from the outcome's arrival to all assembled */
+    uint64_t shuffle_ns;  /* poise: from the outcome's arrival to all assembled */
+    uint64_t pipeline_ns; /* poise: from the last rank's submission to the same */
 };
 
 struct crew {

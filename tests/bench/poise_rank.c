@@ -109,7 +109,7 @@ static void tell_mapping(struct rank *r)
     }
 }
 
-static uint64_t shuffle_ns(struct rank *r)
+static void read_times(struct rank *r, struct crew_rank *mine)
 {
     const struct timespec pause = {.tv_nsec = 100000};
     struct poise_stats stats;
@@ -122,7 +122,8 @@ static uint64_t shuffle_ns(struct rank *r)
         nanosleep(&pause, NULL);
     }
     r->shuffle_ns = stats.shuffle_ns_total;
-    return r->shuffle_ns - before;
+    mine->shuffle_ns = r->shuffle_ns - before;
+    mine->pipeline_ns = stats.pipeline_ns_last;
 }
 
 static int finish(void *context, uint32_t turn, struct crew_rank *mine, struct poise_err *err)
@@ -132,7 +133,7 @@ static int finish(void *context, uint32_t turn, struct crew_rank *mine, struct p
 
     if (turn == 1)
         tell_mapping(r);
-    mine->shuffle_ns = shuffle_ns(r);
+    read_times(r, mine);
     for (uint32_t b = 0; b < r->n_held; b++)
         poise_release(r->held[b]);
     r->n_held = 0;
