@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading: several iterators, batches that are held, memory that they fill, several threads; and closing in the middle.
+ */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon.h"
+#include "ranks.h"
+
+static struct test_daemon daemon_;
+static struct board *board;
+
+static void begin(void)
+{
+    board = board_new();
+    test_daemon_start(&daemon_, NULL);
+}
+
+static void end(void)
+{
+    test_daemon_end(&daemon_);
+    board_free(board);
+}
+
+TestSuite(client_read, .init = begin, .fini = end);
+
+static void submit(struct poise *p, uint64_t step, uint32_t rank, uint32_t n, uint32_t flags)
+{
+    struct poise_err err = {0};
+    int rc = load_submit(p, step, rank, n, flags, &err);
+
+    EXPECT(rc == 0, "submit of step %d: %d %s", (int)step, rc, err.text);
+}
+
+/* The next of this iterator must be that error, with these words. */
+
+static int iterators(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "iterators");
+    opt.n_iterators = 3;
+    struct poise *p = rank_open(&opt);
+
+    load_declare(p, 0);
+    for (uint64_t step = 0; step < 6; step++) {
+        submit(p, step, c->rank, 6, 0);
+        if (step == 0)
+            continue;
+        for (uint32_t iterator = 0; iterator < 3; iterator++) /* one step behind */
+            load_read(p, iterator, step - 1, iterator == 2 ? c->board : NULL);
+    }
+    for (uint32_t iterator = 0; iterator < 3; iterator++)
+        load_read(p, iterator, 5, iterator == 2 ? c->board : NULL);
+    rank_close(p);
+    return 0;
+}
+
+static uint32_t always_6(uint64_t step, uint32_t rank)
+{
+    (void)step, (void)rank;
+    return 6;
+}
+
+Test(client_read, every_iterator_reads_every_micro_batch)
+{
+    ranks_run(2, daemon_.dir, board, iterators, NULL);
+    for (uint64_t step = 0; step < 6; step++)
+        board_check(board, step, 2, always_6);
+}
+
+#define HELD 6
+
+/* Batches of several steps are held while others come and after the handle is closed. */
+static int hold(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "hold");
+    opt.flags = POISE_DEBUG_SLOTS;
+    struct poise *p = rank_open(&opt);
+    const struct poise_batch *held[HELD * 8];
+    struct poise_err err;
+    uint32_t n_held = 0;
+
+    load_declare(p, 0);
+    for (uint64_t step = 0; step < HELD; step++) {
+        submit(p, step, c->rank, 6, 0);
+        for (bool last = false; !last; n_held++) {
+            EXPECT(poise_next(p, 0, -1, &held[n_held], &err) == 0, "%s", err.text);
+            last = held[n_held]->micro_batch + 1 == held[n_held]->n_micro_batches;
+        }
+        for (uint32_t i = 0; i < n_held; i++)
+            load_check(held[i], NULL);
+    }
+    rank_close(p);
+    for (uint32_t i = 0; i < n_held; i++) {
+        load_check(held[i], c->board);
+        poise_release(held[i]);
+    }
+    return 0;
+}
+
+Test(client_read, held_batches_do_not_change_until_released_also_after_close)
+{
+    ranks_run(2, daemon_.dir, board, hold, NULL);
+    for (uint64_t step = 0; step < HELD; step++)
+        board_check(board, step, 2, always_6);
+}
+
+static struct poise_sample big_sample(const void *data, int64_t bytes, struct poise_value *value)
+{
+    static const int64_t length[2] = {1, 1};
+
+    *value = (struct poise_value){.field = "caption", .data = data, .n_dims = 1, .shape = {bytes}};
+    return (struct poise_sample){.length = length,
+                                 .micro_batch = POISE_DEFAULT_MICRO_BATCH,
+                                 .n_values = 1,
+                                 .values = value,
+                                 .value_size = sizeof *value};
+}
+
+/* Budget 8 MB: halves of 4 MB, steps of 1.5 MB. Held batches fill the memory; the next says who holds what. */
+static int fill_memory(const struct rank_context *c)
+{
+    enum { BYTES = 3 << 19 };
+    struct poise_options opt = rank_options(c, "memory");
+    opt.memory_budget = 8 << 20;
+    opt.prefetch_depth = 7;
+    struct poise *p = rank_open(&opt);
+    char *data = calloc(1, 5 << 20);
+    struct poise_value value;
+    struct poise_sample sample = big_sample(data, BYTES, &value);
+    const struct poise_batch *held[8], *batch;
+    struct poise_err err = {0};
+    uint32_t n = 0;
+    int rc = 0;
+
+    load_declare(p, LOAD_TEXT_ONLY);
+    for (; n < 8 && rc == 0; n++) {
+        rc = poise_submit(p, n, &sample, 1, sizeof sample, 2000, &err);
+        EXPECT(rc == 0, "%s", err.text);
+        rc = poise_next(p, 0, 1000, &held[n], &err);
+    }
+    EXPECT(rc == -ENOMEM && strstr(err.text, "release batches or raise memory_budget"), "%d %s", rc, err.text);
+    EXPECT(n > 2, "only %u steps fit", n);
+    for (uint32_t i = 0; i + 1 < n; i++)
+        poise_release(held[i]);
+    EXPECT(poise_next(p, 0, -1, &batch, &err) == 0, "%s", err.text);
+    poise_release(batch);
+    sample = big_sample(data, 5 << 20, &value);
+    rc = poise_submit(p, n, &sample, 1, sizeof sample, -1, &err);
+    EXPECT(rc == -ENOMEM && strstr(err.text, "1 samples take 5.0 MB") && strstr(err.text, "memory_budget"), "%d %s", rc,
+           err.text);
+    rank_close(p);
+    free(data);
+    return 0;
+}
+
+Test(client_read, memory_that_held_batches_fill_is_an_error_that_says_so)
+{
+    ranks_run(1, daemon_.dir, board, fill_memory, NULL);
+}
+
+/* Rank 1 never reads, so step 2 stays in rank 0's arena; rank 0 does not wait for ever. Receive memory: two steps. */
+static int close_early(const struct rank_context *c)
+{
+    enum { BYTES = 3 << 19 };
+    struct poise_options opt = rank_options(c, "close");
+    opt.memory_budget = 8 << 20;
+    opt.prefetch_depth = 7;
+    opt.mode = POISE_MODE_OFF;
+    opt.close_timeout_ms = 300;
+    opt.micro_batch_size = 1;
+    struct poise *p = rank_open(&opt);
+    char *data = calloc(1, BYTES);
+    struct poise_value value;
+    struct poise_sample sample = big_sample(data, BYTES, &value);
+    struct poise_err err = {0};
+
+    load_declare(p, LOAD_TEXT_ONLY);
+    for (uint64_t step = 0; step < 3; step++)
+        EXPECT(poise_submit(p, step, &sample, 1, sizeof sample, -1, &err) == 0, "%s", err.text);
+    EXPECT(poise_submit(p, 3, NULL, 0, 0, -1, &err) == 0, "%s", err.text);
+    int rc = poise_close(p, &err);
+    free(data);
+    EXPECT(rc == 0, "close drops what is not read and tells its senders so: %d %s", rc, err.text);
+    return 0;
+}
+
+Test(client_read, closing_without_reading_keeps_no_sender_waiting)
+{
+    ranks_run(2, daemon_.dir, board, close_early, NULL);
+}
+
+static int close_alone(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "close-alone");
+    opt.close_timeout_ms = 200;
+    struct poise *p = rank_open(&opt);
+    struct poise_err err = {0};
+
+    load_declare(p, 0);
+    if (c->rank == 0) {
+        EXPECT(load_submit(p, 0, c->rank, 3, 0, &err) == 0, "%s", err.text);
+        const struct poise_batch *batch;
+        int rc = poise_next(p, 0, 1500, &batch, &err);
+        EXPECT(rc == -ETIMEDOUT && strstr(err.text, "rank 1 has not submitted it"), "%d %s", rc, err.text);
+        rc = poise_close(p, &err);
+        EXPECT(rc == -ETIMEDOUT && strstr(err.text, "step 0") && strstr(err.text, "close_timeout_ms"), "%d %s", rc,
+               err.text);
+        board_raise(c->board, 0);
+    } else {
+        board_wait(c->board, 0, 1);
+        rank_close(p);
+    }
+    return 0;
+}
+
+Test(client_read, closing_does_not_wait_for_ever_for_a_peer_that_does_not_submit)
+{
+    ranks_run(2, daemon_.dir, board, close_alone, NULL);
+}
+
+/* One thread submits, two read an iterator each, a fourth releases. */
+struct readers {
+    struct poise *p;
+    const struct rank_context *c;
+    pthread_mutex_t lock;
+    const struct poise_batch *queue[256];
+    uint32_t n_queued, n_released;
+};
+#define N_THREAD_STEPS 20
+
+static void *submit_all(void *arg)
+{
+    struct readers *r = arg;
+
+    for (uint64_t step = 0; step < N_THREAD_STEPS; step++)
+        submit(r->p, step, r->c->rank, 6, step % 2 ? LOAD_IN_ARENA : 0);
+    return NULL;
+}
+
+static void *read_all(struct readers *r, uint32_t iterator)
+{
+    for (uint64_t step = 0; step < N_THREAD_STEPS; step++) {
+        for (bool last = false; !last;) {
+            const struct poise_batch *b;
+            struct poise_err err;
+            EXPECT(poise_next(r->p, iterator, -1, &b, &err) == 0, "%s", err.text);
+            load_check(b, iterator ? NULL : r->c->board);
+            last = b->micro_batch + 1 == b->n_micro_batches;
+            pthread_mutex_lock(&r->lock);
+            EXPECT(r->n_queued < 256, "the queue is full");
+            r->queue[r->n_queued++] = b;
+            pthread_mutex_unlock(&r->lock);
+        }
+    }
+    return NULL;
+}
+
+static void *read_first(void *arg)
+{
+    return read_all(arg, 0);
+}
+
+static void *read_second(void *arg)
+{
+    return read_all(arg, 1);
+}
+
+static void *release_all(void *arg)
+{
+    struct readers *r = arg;
+
+    while (r->n_released < 2 * 3 * N_THREAD_STEPS) {
+        const struct poise_batch *b = NULL;
+        pthread_mutex_lock(&r->lock);
+        if (r->n_queued)
+            b = r->queue[--r->n_queued];
+        pthread_mutex_unlock(&r->lock);
+        r->n_released += b != NULL;
+        poise_release(b);
+        sched_yield();
+    }
+    return NULL;
+}
+
+static int threads(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "threads");
+    opt.n_iterators = 2;
+    opt.count = POISE_COUNT_EQUAL;
+    struct readers r = {.p = rank_open(&opt), .c = c, .lock = PTHREAD_MUTEX_INITIALIZER};
+    void *(*const run[4])(void *) = {submit_all, read_first, read_second, release_all};
+    pthread_t thread[4];
+
+    load_declare(r.p, 0);
+    for (int i = 0; i < 4; i++)
+        pthread_create(&thread[i], NULL, run[i], &r);
+    for (int i = 0; i < 4; i++)
+        pthread_join(thread[i], NULL);
+    rank_close(r.p);
+    return 0;
+}
+
+Test(client_read, four_threads_share_a_handle)
+{
+    ranks_run(2, daemon_.dir, board, threads, NULL);
+    for (uint64_t step = 0; step < N_THREAD_STEPS; step++)
+        board_check(board, step, 2, always_6);
+}
