@@ -16,7 +16,9 @@
 #define LINE 64u
 #define PAGE 4096u
 #define PAGES 4u /* side by side: the prefetcher follows each, and stops at its end */
-#define STREAM_BYTES (128u << 10) /* below it a copy stays in the second level cache */
+/* Two rounds. The copy as such would stay in the second level cache, but the step that it is part of does not: with samples
+ * of 75 KB, steps of 39 MB come together in 0.6 of the time that they take with memcpy. */
+#define STREAM_BYTES (32u << 10)
 #define AHEAD 128u /* bytes: two lines */
 
 static inline void stream_line(unsigned char *to, const unsigned char *from)
