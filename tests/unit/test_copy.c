@@ -12,8 +12,7 @@
 
 Test(copy, every_alignment_and_the_sizes_around_the_limits)
 {
-    static const size_t sizes[] = { 0,         1,         63,        64, 4096, 16384, (32 << 10) - 1, 32 << 10, (32 << 10) + 1,
-                                    300001,    MAX };
+    static const size_t sizes[] = { 0, 1, 63, 64, 4096, 16384, (32 << 10) - 1, 32 << 10, (32 << 10) + 1, 300001, MAX };
     unsigned char *from = malloc(MAX + 128), *to = malloc(MAX + 192);
     uint64_t seed = samples_seed("copy");
 
