@@ -138,6 +138,21 @@ const char *handle_missing(const struct poise *p, uint64_t step, char text[HANDL
     return text;
 }
 
+int handle_enter(struct poise *p, struct poise_err *err)
+{
+    int rc = handle_check(p, err);
+
+    if (rc == 0)
+        atomic_fetch_add(&p->n_producing, 1);
+    return rc;
+}
+
+/* Nothing of the handle may be touched behind it. */
+void handle_leave(struct poise *p)
+{
+    atomic_fetch_sub(&p->n_producing, 1);
+}
+
 void handle_produce(struct poise *p)
 {
     pthread_mutex_lock(&p->produce);

@@ -90,6 +90,7 @@ struct poise {
     struct wake *wake;   /* tells the engine that a trainer's thread did something; outlives the handle */
     atomic_int interrupted;
     atomic_int wants_produce; /* the engine tried `produce` in vain */
+    atomic_uint n_producing;  /* calls that use `produce`: poise_close() lets them go before it frees the handle */
 
     /* produce */
     pthread_mutex_t produce;
@@ -203,6 +204,10 @@ void handle_notice(struct poise *p, uint64_t step, uint32_t severity, const char
 /* Under lock: who has not submitted `step`, in words for a message. Returns text. */
 #define HANDLE_MISSING_TEXT 96
 const char *handle_missing(const struct poise *p, uint64_t step, char text[HANDLE_MISSING_TEXT]);
+
+/* handle_check(), and poise_close() waits until handle_leave(). Around calls that take `produce`. */
+int handle_enter(struct poise *p, struct poise_err *err);
+void handle_leave(struct poise *p);
 
 /* Takes `produce`; gives it back and tells the engine if it wanted it. */
 void handle_produce(struct poise *p);

@@ -208,7 +208,7 @@ static int serve(struct poise *p, struct poise_err *err)
         err_set(err, rc, "step %llu is not decided after %llu ms (close_timeout_ms): %s",
                 (unsigned long long)ledger_next_decide(p->ledger), (unsigned long long)p->settings.close_timeout_ms,
                 handle_missing(p, ledger_next_decide(p->ledger), text));
-    while (p->n_waiting) { /* they find it closing and go */
+    while (p->n_waiting || atomic_load(&p->n_producing)) { /* they find it closing and go */
         pthread_cond_broadcast(&p->cond);
         pthread_mutex_unlock(&p->lock);
         sched_yield();

@@ -434,14 +434,12 @@ static int check_early(struct poise *p, uint64_t step, struct poise_err *err)
     return rc == -EAGAIN ? 0 : rc;
 }
 
-int poise_submit(struct poise *p, uint64_t step, const struct poise_sample *samples, uint32_t n_samples,
-                 size_t sample_size, int64_t timeout_ms, struct poise_err *err)
+static int submit(struct poise *p, uint64_t step, const struct poise_sample *samples, uint32_t n_samples,
+                  size_t sample_size, int64_t timeout_ms, struct poise_err *err)
 {
     struct features features;
-    int rc = handle_check(p, err);
+    int rc = check_arrays(samples, n_samples, sample_size, err);
 
-    if (rc == 0)
-        rc = check_arrays(samples, n_samples, sample_size, err);
     if (rc < 0)
         return rc;
     uint64_t deadline_ms = handle_deadline(p, timeout_ms);
@@ -462,6 +460,18 @@ int poise_submit(struct poise *p, uint64_t step, const struct poise_sample *samp
     handle_produced(p);
     if (rc == 0)
         wake_ring(p->wake);
+    return rc;
+}
+
+int poise_submit(struct poise *p, uint64_t step, const struct poise_sample *samples, uint32_t n_samples,
+                 size_t sample_size, int64_t timeout_ms, struct poise_err *err)
+{
+    int rc = handle_enter(p, err);
+
+    if (rc < 0)
+        return rc;
+    rc = submit(p, step, samples, n_samples, sample_size, timeout_ms, err);
+    handle_leave(p);
     return rc;
 }
 
@@ -491,28 +501,32 @@ static int submit_without(struct poise *p, uint64_t step, uint32_t kind, const s
 int poise_fail(struct poise *p, uint64_t step, const char *reason, int64_t timeout_ms, struct poise_err *err)
 {
     struct poise_err why;
-    int rc = handle_check(p, err);
+    int rc = handle_enter(p, err);
 
     if (rc < 0)
         return rc;
     err_set_at(&why, -EBADMSG, p->settings.join.rank, POISE_NONE, NULL, "%s",
                reason && *reason ? reason : "no reason given");
     why.step = step;
-    return submit_without(p, step, WIRE_META_BAD, &why, timeout_ms, err);
+    rc = submit_without(p, step, WIRE_META_BAD, &why, timeout_ms, err);
+    handle_leave(p);
+    return rc;
 }
 
 /* Saying so again, or after the group has ended, is no error: a loader that has no data need not know who ended first.
  */
 int poise_end(struct poise *p, uint64_t step, int64_t timeout_ms, struct poise_err *err)
 {
-    int rc = handle_check(p, err);
+    int rc = handle_enter(p, err);
 
     if (rc < 0)
         return rc;
     pthread_mutex_lock(&p->lock);
     bool known = p->rank_ended || (p->group_ended && step >= ledger_next_submit(p->ledger));
     pthread_mutex_unlock(&p->lock);
-    return known ? 0 : submit_without(p, step, WIRE_META_END, NULL, timeout_ms, err);
+    rc = known ? 0 : submit_without(p, step, WIRE_META_END, NULL, timeout_ms, err);
+    handle_leave(p);
+    return rc;
 }
 
 /* With end=stop the next step matters only if this one came to nothing (another rank's was bad), so it waits for that.
@@ -536,15 +550,11 @@ int submit_bad(struct poise *p, const struct poise_err *why, struct poise_err *e
 
 /* ----------------------------------------------------------------------------------------------------- arena memory */
 
-int poise_alloc(struct poise *p, uint64_t bytes, int64_t timeout_ms, void **ret_data, struct poise_err *err)
+static int alloc(struct poise *p, uint64_t bytes, int64_t timeout_ms, void **ret_data, struct poise_err *err)
 {
-    int rc = handle_check(p, err);
-
-    if (rc < 0)
-        return rc;
-    if (p->settings.plan_only)
-        return err_set(err, -EINVAL, "a plan-only group has no arena");
     uint64_t deadline_ms = handle_deadline(p, timeout_ms);
+    int rc;
+
     handle_produce(p);
     do {
         uint64_t seen = progress_now(p);
@@ -564,17 +574,30 @@ int poise_alloc(struct poise *p, uint64_t bytes, int64_t timeout_ms, void **ret_
     return rc;
 }
 
-int poise_discard(struct poise *p, struct poise_err *err)
+int poise_alloc(struct poise *p, uint64_t bytes, int64_t timeout_ms, void **ret_data, struct poise_err *err)
 {
-    int rc = handle_check(p, err);
+    int rc = handle_enter(p, err);
 
     if (rc < 0)
         return rc;
-    if (p->settings.plan_only)
-        return 0;
-    handle_produce(p);
-    arena_discard(p->arena);
-    handle_produced(p);
-    wake_ring(p->wake);
+    rc = p->settings.plan_only ? err_set(err, -EINVAL, "a plan-only group has no arena")
+                               : alloc(p, bytes, timeout_ms, ret_data, err);
+    handle_leave(p);
+    return rc;
+}
+
+int poise_discard(struct poise *p, struct poise_err *err)
+{
+    int rc = handle_enter(p, err);
+
+    if (rc < 0)
+        return rc;
+    if (!p->settings.plan_only) {
+        handle_produce(p);
+        arena_discard(p->arena);
+        handle_produced(p);
+        wake_ring(p->wake);
+    }
+    handle_leave(p);
     return 0;
 }

@@ -213,7 +213,8 @@ int poise_open(const struct poise_options *opt, struct poise **ret_p, struct poi
 
 /*
  * Leaves in order: serves what this rank took part in until its receivers are done (at most close_timeout_ms), tells the
- * daemon, frees the handle. Batches that are still held stay valid until they are released. NULL is allowed. Returns
+ * daemon, frees the handle. Calls that wait in other threads return -ESHUTDOWN; none may begin from now on. Batches that
+ * are still held stay valid until they are released. NULL is allowed. Returns
  * -ETIMEDOUT, with the handle freed all the same, where receivers were not done.
  */
 int poise_close(struct poise *p, struct poise_err *err);
