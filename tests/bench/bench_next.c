@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a trainer waits in poise_next() when data is ready in time: first the pipeline is measured, one step after the other;
- * then a loader submits ahead, and every rank computes (sleeps) twice the pipeline's 99th percentile a step and meets the
- * others at its end. Samples are described but not written anew, so that loading takes no processor from what is measured.
+ * What a trainer waits in poise_next() when data is ready in time: first the pipeline is measured, one step after the
+ * other; then a loader submits ahead, and every rank computes (sleeps) twice the pipeline's 99th percentile a step and
+ * meets the others at its end. Samples are described but not written anew, so that loading takes no processor from what
+ * is measured.
  *
  *     bench_next [--quick] [--ranks N] [--steps N]
  */
@@ -63,11 +64,12 @@ static struct next_board *map_next(const char *board_path, bool create)
     return next == MAP_FAILED ? NULL : next;
 }
 
-/* --------------------------------------------------------------------------------------------------------------- a rank */
+/* ----------------------------------------------------------------------------------------------------------- a rank */
 
 static int open_handle(struct rank *r, struct poise_err *err)
 {
-    static const struct poise_field field = {.name = "pixels", .dtype = POISE_BF16, .n_dims = 2, .shape = {-1, COLUMNS}};
+    static const struct poise_field field = {.name = "pixels", .dtype = POISE_BF16, .n_dims = 2,
+                                             .shape = {-1, COLUMNS}};
     struct poise_options opt = {.size = sizeof opt, .job = "bench-next", .rank = r->rank, .n_ranks = r->board->n_ranks,
                                 .cost = "length", .micro_batch_size = MICRO_BATCH, .socket_dir = r->board->socket_dir,
                                 .algorithm = "greedy", .open_timeout_ms = 60000, .peer_timeout_ms = 60000};
@@ -205,7 +207,7 @@ static int be_rank(char **argv)
     return status;
 }
 
-/* ---------------------------------------------------------------------------------------------------------- the driver */
+/* ------------------------------------------------------------------------------------------------------- the driver */
 
 static int by_value(const void *a, const void *b)
 {
@@ -273,11 +275,11 @@ static int print(const struct bench_board *board, const struct figures *f)
     const char *path = getenv("BENCH_JSON");
     FILE *json;
 
-    printf("poise_next() with data due in time: %u ranks x %u samples of 1.0 MB, compute %.1f ms a step = %.0f x the pipeline's p99\n"
-           "(p50 %.1f ms, p99 %.1f ms), a barrier after each step; %zu calls.\n\n", board->n_ranks, PER_RANK, f->compute_ms,
-           COMPUTE_FACTOR, f->pipeline_p50_ms, f->pipeline_p99_ms, f->n);
-    printf("%10s %10s %10s %10s %10s   over %d us: a step's 1st, 2nd ... call\n", "p50 us", "p90 us", "p99 us", "p99.9 us",
-           "max us", LATE_US);
+    printf("poise_next() with data due in time: %u ranks x %u samples of 1.0 MB, compute %.1f ms a step = %.0f x the\n"
+           "pipeline's p99 (p50 %.1f ms, p99 %.1f ms), a barrier after each step; %zu calls.\n\n", board->n_ranks,
+           PER_RANK, f->compute_ms, COMPUTE_FACTOR, f->pipeline_p50_ms, f->pipeline_p99_ms, f->n);
+    printf("%10s %10s %10s %10s %10s   over %d us: a step's 1st, 2nd ... call\n", "p50 us", "p90 us", "p99 us",
+           "p99.9 us", "max us", LATE_US);
     printf("%10.1f %10.1f %10.1f %10.1f %10.1f  ", f->p50_us, f->p90_us, f->p99_us, f->p999_us, f->max_us);
     for (uint32_t b = 0; b < N_MICRO_BATCHES; b++)
         printf(" %.1f%%", f->late[b] * 100);
@@ -287,9 +289,11 @@ static int print(const struct bench_board *board, const struct figures *f)
     json = fopen(path, "we");
     if (!json)
         return -1;
-    fprintf(json, "{\"ranks\": %u, \"calls\": %zu, \"pipeline_ms\": {\"p50\": %.3f, \"p99\": %.3f}, \"compute_ms\": %.3f, "
+    fprintf(json, "{\"ranks\": %u, \"calls\": %zu, \"pipeline_ms\": {\"p50\": %.3f, \"p99\": %.3f}, "
+            "\"compute_ms\": %.3f, "
             "\"next_us\": {\"p50\": %.2f, \"p90\": %.2f, \"p99\": %.2f, \"p99_9\": %.2f, \"max\": %.2f}, \"late\": [",
-            board->n_ranks, f->n, f->pipeline_p50_ms, f->pipeline_p99_ms, f->compute_ms, f->p50_us, f->p90_us, f->p99_us,
+            board->n_ranks, f->n, f->pipeline_p50_ms, f->pipeline_p99_ms, f->compute_ms, f->p50_us, f->p90_us,
+            f->p99_us,
             f->p999_us, f->max_us);
     for (uint32_t b = 0; b < N_MICRO_BATCHES; b++)
         fprintf(json, "%s%.4f", b ? ", " : "", f->late[b]);
@@ -364,7 +368,8 @@ int main(int argc, char **argv)
             return fprintf(stderr, "usage: bench_next [--quick] [--ranks N] [--steps N]\n"), 2;
     }
     if (n_ranks < 1 || n_ranks > BENCH_MAX_RANKS || n_steps <= SKIPPED_STEPS || n_steps > MOST_STEPS)
-        return fprintf(stderr, "bench_next: 1 to %d ranks, %u to %u steps\n", BENCH_MAX_RANKS, SKIPPED_STEPS + 1, MOST_STEPS), 2;
+        return fprintf(stderr, "bench_next: 1 to %d ranks, %u to %u steps\n", BENCH_MAX_RANKS, SKIPPED_STEPS + 1,
+                       MOST_STEPS), 2;
     host_apart();
     rc = host_start(&host);
     if (rc == 0)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How fast a step's samples change ranks on one node: the real library with a poised of its own, beside memcpy() of the same
- * bytes by as many processes, and beside MPI_Alltoallv with packing and unpacking. All live at the same time and take turns,
- * so each round has a time of each, and what is shown are medians of the ratios within a round.
+ * How fast a step's samples change ranks on one node: the real library with a poised of its own, beside memcpy() of the
+ * same bytes by as many processes, and beside MPI_Alltoallv with packing and unpacking. All live at the same time and
+ * take turns, so each round has a time of each, and what is shown are medians of the ratios within a round.
  *
  *     bench_shuffle [--quick] [--rounds N] [--ranks N] [--case NAME] [--mpi PROGRAM | --no-mpi]
  */
@@ -24,7 +24,7 @@
 #define WARM_OTHERS BENCH_SETS /* copying and MPI: every buffer once */
 
 struct bench_case {
-    const char *name, *what, *algorithm;
+    const char *name, *algorithm;
     uint32_t per_step;         /* samples, over all ranks */
     struct payload_size fixed; /* {0}: sizes of real images */
     int verify;                /* hashes in every step */
@@ -32,11 +32,11 @@ struct bench_case {
 
 /* greedy does not look at where samples are, so that (n - 1) / n of them move; the default moves as few as it can. */
 static const struct bench_case cases[] = {
-    {"images", "real images, 3 MB in the mean", "greedy", 32, {0}, 0},
-    {"1MB", "1.0 MB a sample", "greedy", 64, {20, 22, 112, 30, 64}, 0},
-    {"75KB", "75 KB a sample", "greedy", 512, {4, 8, 12, 30, 64}, 0},
-    {"default", "real images, the default plan", "", 32, {0}, 0},
-    {"verified", "real images, hashes in every step", "greedy", 32, {0}, 1},
+    {"images", "greedy", 32, {0}, 0},
+    {"1MB", "greedy", 64, {20, 22, 112, 30, 64}, 0},
+    {"75KB", "greedy", 512, {4, 8, 12, 30, 64}, 0},
+    {"default", "", 32, {0}, 0},
+    {"verified", "greedy", 32, {0}, 1},
 };
 #define N_CASES (sizeof cases / sizeof *cases)
 
@@ -58,7 +58,7 @@ struct row { /* of each round; seconds */
     double bytes, moved; /* of a step */
 };
 
-/* ------------------------------------------------------------------------------------------------------------ one case */
+/* --------------------------------------------------------------------------------------------------------- one case */
 
 /* Samples of one size would all stay where they are, so the planner is told that half of the ranks have larger ones. */
 static int64_t uneven_length(const struct bench_board *board, uint32_t s)
@@ -83,7 +83,8 @@ static int make_samples(struct bench_board *board, const struct bench_case *c)
     return 0;
 }
 
-static struct bench_board *make_board(struct bench *b, const struct bench_case *c, uint32_t n_ranks, char *path, size_t n)
+static struct bench_board *make_board(struct bench *b, const struct bench_case *c, uint32_t n_ranks, char *path,
+                                      size_t n)
 {
     struct bench_board *board;
 
@@ -161,7 +162,8 @@ static bool spawn_mpi(struct bench *b, struct bench_board *board, char *board_pa
 {
     char n[16], program[PATH_MAX];
     char *argv[] = {"mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1",
-                    "--mca", "btl", "self,vader", "--mca", "mpi_yield_when_idle", "1", "-n", n, program, board_path, NULL};
+                    "--mca", "btl", "self,vader", "--mca", "mpi_yield_when_idle", "1", "-n", n, program,
+                    board_path, NULL};
 
     if (!b->mpi)
         return false;
@@ -201,7 +203,8 @@ static double cpu(const struct bench_board *board, int crew)
     return sum;
 }
 
-/* From the first rank that knew the outcome to the last that had all: both are told as times since the last submission. */
+/* From the first rank that knew the outcome to the last that had all: both are told as times since the last rank's
+ * submission. */
 static double shuffle_wall(const struct bench_board *board)
 {
     uint64_t begin_ns = UINT64_MAX, end_ns = 0;
@@ -245,7 +248,7 @@ static int one_round(struct bench *b, struct bench_board *board, struct row *row
     return 0;
 }
 
-/* -------------------------------------------------------------------------------------------------------------- tables */
+/* ----------------------------------------------------------------------------------------------------------- tables */
 
 struct ratio {
     double low, median, high; /* quartiles */
@@ -270,9 +273,10 @@ static double median(const double *values, uint32_t n)
 
 static void print_head(const struct bench *b)
 {
-    printf("Same-node shuffle. GB/s: medians of the rounds; ratios: median [quartiles] of the ratios within a round, above 1 poise\n"
-           "is faster. shuffle: first rank knows the outcome to last has all; step: poise_submit() to the last poise_next(), with metadata,\n"
-           "plan and slices; cpu: processor time of memcpy's processes over that of poise's and poised.\n");
+    printf("Same-node shuffle. GB/s: medians of the rounds; ratios: median [quartiles] of the ratios within a round,\n"
+           "above 1 poise is faster. shuffle: first rank knows the outcome to last has all; step: poise_submit() to the\n"
+           "last poise_next(), with metadata, plan and slices; cpu: processor time of memcpy's processes over that of\n"
+           "poise's and poised.\n");
     if (!b->mpi)
         printf("MPI_Alltoallv: skipped: %s\n", b->why_no_mpi);
     printf("\n%-9s %5s %6s %6s | %7s %7s %7s %7s | %-18s %-18s %5s | %-18s %-18s\n", "case", "ranks", "MB", "moved",
@@ -298,11 +302,11 @@ static void print_row(struct bench *b, const struct bench_case *c, uint32_t n_ra
     struct ratio shuffle = ratio_of(row->copy, row->shuffle, row->n), step = ratio_of(row->copy, row->step, row->n);
     struct ratio cpu_ratio = ratio_of(row->copy_cpu, row->cpu, row->n);
     struct ratio mpi = ratio_of(row->mpi, row->shuffle, row->n), step_mpi = ratio_of(row->mpi, row->step, row->n);
-    double shuffle_s = median(row->shuffle, row->n), step_s = median(row->step, row->n), copy_s = median(row->copy, row->n),
-           mpi_s = median(row->mpi, row->n);
+    double shuffle_s = median(row->shuffle, row->n), step_s = median(row->step, row->n),
+           copy_s = median(row->copy, row->n), mpi_s = median(row->mpi, row->n);
 
-    printf("%-9s %5u %6.1f %5.0f%% | %7.2f %7.2f %7.2f ", c->name, n_ranks, row->bytes * 1e-6, row->moved / row->bytes * 100,
-           gb / shuffle_s, gb / step_s, gb / copy_s);
+    printf("%-9s %5u %6.1f %5.0f%% | %7.2f %7.2f %7.2f ", c->name, n_ranks, row->bytes * 1e-6,
+           row->moved / row->bytes * 100, gb / shuffle_s, gb / step_s, gb / copy_s);
     if (row->has_mpi)
         printf("%7.2f |", gb / mpi_s);
     else
@@ -318,9 +322,10 @@ static void print_row(struct bench *b, const struct bench_case *c, uint32_t n_ra
     fflush(stdout);
     if (!b->json)
         return;
-    fprintf(b->json, "%s\n    {\"case\": \"%s\", \"ranks\": %u, \"rounds\": %u, \"bytes\": %.0f, \"bytes_moved\": %.0f, "
-            "\"shuffle_gbps\": %.3f, \"step_gbps\": %.3f, \"memcpy_gbps\": %.3f", b->n_rows++ ? "," : "", c->name, n_ranks,
-            row->n, row->bytes, row->moved, gb / shuffle_s, gb / step_s, gb / copy_s);
+    fprintf(b->json, "%s\n    {\"case\": \"%s\", \"ranks\": %u, \"rounds\": %u, \"bytes\": %.0f, "
+            "\"bytes_moved\": %.0f, "
+            "\"shuffle_gbps\": %.3f, \"step_gbps\": %.3f, \"memcpy_gbps\": %.3f", b->n_rows++ ? "," : "",
+            c->name, n_ranks, row->n, row->bytes, row->moved, gb / shuffle_s, gb / step_s, gb / copy_s);
     json_ratio(b->json, "shuffle_to_memcpy", &shuffle);
     json_ratio(b->json, "step_to_memcpy", &step);
     json_ratio(b->json, "cpu_to_memcpy", &cpu_ratio);
@@ -332,7 +337,7 @@ static void print_row(struct bench *b, const struct bench_case *c, uint32_t n_ra
     fprintf(b->json, "}");
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- runs */
+/* ------------------------------------------------------------------------------------------------------------- runs */
 
 static void count_bytes(const struct bench_board *board, struct row *row)
 {
@@ -415,8 +420,8 @@ static int parse(struct bench *b, int argc, char **argv)
         else if (!strcmp(argv[i], "--mpi") && ++i)
             b->mpi = value;
         else
-            return fprintf(stderr, "usage: bench_shuffle [--quick] [--rounds N] [--ranks 2|4|8] [--case NAME] [--mpi PROGRAM]\n"),
-                   -1;
+            return fprintf(stderr, "usage: bench_shuffle [--quick] [--rounds N] [--ranks 2|4|8] [--case NAME] "
+                                   "[--mpi PROGRAM]\n"), -1;
     }
     if (b->rounds == 0)
         b->rounds = b->quick ? 3 : 21;

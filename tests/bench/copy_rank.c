@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the machine can do: one memcpy() of all that a rank receives, shared memory to private memory, on as many processes
- * at once. It plans nothing, assembles nothing, and is one large copy where the library makes one a field of a sample.
+ * What the machine can do: one memcpy() of all that a rank receives, shared memory to private memory, on as many
+ * processes at once. It plans nothing, assembles nothing, and is one large copy where the library makes one a field of
+ * a sample.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -57,7 +58,8 @@ static int finish(void *context, uint32_t turn, struct crew_rank *mine, struct p
 
     (void)mine;
     if (!memcmp(r->own + turn % BENCH_SETS * r->received_bytes,
-                area(r, turn % BENCH_SETS, (r->rank + 1) % r->board->n_ranks), r->received_bytes < 8 ? r->received_bytes : 8))
+                area(r, turn % BENCH_SETS, (r->rank + 1) % r->board->n_ranks),
+                r->received_bytes < 8 ? r->received_bytes : 8))
         return 0;
     snprintf(err->text, sizeof err->text, "the copy is not what was copied");
     return -EIO;

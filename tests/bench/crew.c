@@ -60,7 +60,7 @@ static void wake_all(_Atomic uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- a rank */
+/* ----------------------------------------------------------------------------------------------------------- a rank */
 
 static bool orphaned(const struct bench_board *board)
 {
@@ -109,8 +109,8 @@ static void *prepare(void *arg)
     return NULL;
 }
 
-/* By a thread of its own: schedulers put off who has just written megabytes, and who slept (as the library's thread that
- * copies has) comes first. So all that is measured has slept. */
+/* By a thread of its own: schedulers put off who has just written megabytes, and who slept (as the library's thread
+ * that copies has) comes first. So all that is measured has slept. */
 static int prepare_apart(const struct crew_work *work, void *context, uint32_t turn, struct poise_err *err)
 {
     struct preparation p = {work, context, turn, err, -EAGAIN};
@@ -124,8 +124,8 @@ static int prepare_apart(const struct crew_work *work, void *context, uint32_t t
     return p.rc;
 }
 
-static int take_turn(struct bench_board *board, struct crew *c, uint32_t rank, uint32_t turn, const struct crew_work *work,
-                     void *context, struct poise_err *err)
+static int take_turn(struct bench_board *board, struct crew *c, uint32_t rank, uint32_t turn,
+                     const struct crew_work *work, void *context, struct poise_err *err)
 {
     struct crew_rank *mine = &c->ranks[rank];
     uint64_t cpu_ns;
@@ -168,7 +168,7 @@ int crew_serve(struct bench_board *board, int crew, uint32_t rank, const struct 
     }
 }
 
-/* ---------------------------------------------------------------------------------------------------------- the driver */
+/* ------------------------------------------------------------------------------------------------------- the driver */
 
 void crew_begin(struct bench_board *board, int crew)
 {
@@ -196,7 +196,7 @@ void crew_dismiss(struct bench_board *board, int crew)
     wake_all(&board->crews[crew].turn);
 }
 
-/* ------------------------------------------------------------------------------------------------------- the samples */
+/* ------------------------------------------------------------------------------------------------------ the samples */
 
 void *bench_memory(uint64_t bytes)
 {

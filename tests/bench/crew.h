@@ -24,7 +24,7 @@ struct bench_sample { /* of every step the same */
     struct payload_size size;
     int64_t length;  /* what the planner balances */
     uint64_t bytes;  /* payload_bytes() */
-    uint32_t rank;   /* where the plan puts it, and its position there: written by the crew of poise in its first turn */
+    uint32_t rank;   /* where the plan puts it, and its position there: poise's crew writes them in its first turn */
     uint32_t place;
 };
 

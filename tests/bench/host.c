@@ -42,7 +42,7 @@ double quantile(double *values, uint32_t n, double q)
     return n ? values[low] + (values[high] - values[low]) * (at - low) : 0;
 }
 
-/* ----------------------------------------------------------------------------------------------------------- processes */
+/* -------------------------------------------------------------------------------------------------------- processes */
 
 static _Noreturn void become(char *const argv[], pid_t parent, int log_fd, int ready_fd)
 {
@@ -101,7 +101,8 @@ static struct host_child *reap(struct host *host, int crew)
 {
     for (int i = 0; i < HOST_CHILDREN; i++) {
         struct host_child *child = &host->children[i];
-        if (child->pid > 0 && (crew < 0 || child->crew == crew) && waitpid(child->pid, &child->status, WNOHANG) == child->pid) {
+        if (child->pid > 0 && (crew < 0 || child->crew == crew) &&
+            waitpid(child->pid, &child->status, WNOHANG) == child->pid) {
             child->pid = 0;
             return child;
         }
@@ -167,7 +168,7 @@ void host_dismiss(struct host *host, struct bench_board *board)
     }
 }
 
-/* -------------------------------------------------------------------------------------------------------------- poised */
+/* ----------------------------------------------------------------------------------------------------------- poised */
 
 static int await_ready(struct host *host, int ready_fd)
 {
@@ -201,8 +202,8 @@ static int start_poised(struct host *host)
 }
 
 /*
- * Who else runs on the machine shall wait, as far as one may ask (root), and all that is measured shall count as one group
- * to the scheduler: it shares processors between sessions first.
+ * Who else runs on the machine shall wait, as far as one may ask (root), and all that is measured shall count as one
+ * group to the scheduler: it shares processors between sessions first.
  */
 static void come_first(void)
 {
@@ -313,7 +314,7 @@ void host_print_log(const struct host *host)
         fprintf(stderr, "the log ends with:\n%.*s\n", (int)n, text);
 }
 
-/* --------------------------------------------------------------------------------------------------------------- sizes */
+/* ------------------------------------------------------------------------------------------------------------ sizes */
 
 static bool number(const struct csv *csv, int column, double *ret_number)
 {
@@ -346,7 +347,8 @@ uint32_t host_read_sizes(const char *path, struct payload_size *ret_sizes, uint3
             at = (state >> 20) % seen;
         }
         if (at < n)
-            ret_sizes[at] = (struct payload_size){image.grid_h, image.grid_w, (uint32_t)(prompt + (double)image.tokens + 2),
+            ret_sizes[at] = (struct payload_size){image.grid_h, image.grid_w,
+                                                  (uint32_t)(prompt + (double)image.tokens + SIZES_IMAGE_MARKERS),
                                                   (uint32_t)answer, 64};
     }
     csv_close(&csv);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The same samples to the same ranks with MPI_Alltoallv, as a trainer would that already has the plan: pack what goes to
- * others by destination, exchange, put every sample into its place of the batch; own samples are copied straight there.
- * To its favour: the plan is known to it for nothing, no metadata is sent, a sample is one piece and not six fields, and
- * nothing is padded. Started by mpirun; the path of the board is its argument.
+ * The same samples to the same ranks with MPI_Alltoallv, as a trainer would that already has the plan: pack what goes
+ * to others by destination, exchange, put every sample into its place of the batch; own samples are copied straight
+ * there. To its favour: the plan is known to it for nothing, no metadata is sent, a sample is one piece and not six
+ * fields, and nothing is padded. Started by mpirun; the path of the board is its argument.
  */
 #include <errno.h>
 #include <mpi.h>
