@@ -28,9 +28,17 @@ struct trainer {
     struct poise_options options;
     uint64_t n_steps;
     uint32_t n_samples;  /* this rank loads so many a step */
+    uint64_t cycle;      /* sizes come again after so many steps; 0: never */
     struct board *board; /* NULL: nobody looks on */
     struct board board_memory;
 };
+
+static struct payload_size size_of(struct trainer *t, struct payload_origin origin)
+{
+    if (t->cycle)
+        origin.step %= t->cycle;
+    return board_size(t->board, &origin);
+}
 
 static int fail(struct trainer *t, const char *what, const struct poise_err *err)
 {
@@ -56,7 +64,7 @@ static int load_step(struct trainer *t, uint64_t step, struct payload *payloads,
 
     for (uint32_t i = 0; i < t->n_samples; i++) {
         const struct payload_origin origin = {t->options.rank, i, step};
-        const struct payload_size size = board_size(t->board, &origin);
+        const struct payload_size size = size_of(t, origin);
         void *memory;
 
         rc = poise_alloc(t->poise, payload_bytes(&size), -1, &memory, err);
@@ -123,7 +131,7 @@ static int compute(struct trainer *t, const struct poise_batch *batch, uint64_t 
     if (sizes && ok) {
         for (uint32_t s = 0; s < batch->n_samples; s++) {
             const struct payload_origin origin = {batch->rows[s].origin_rank, batch->rows[s].origin_index, batch->step};
-            sizes[s] = board_size(t->board, &origin);
+            sizes[s] = size_of(t, origin);
         }
         n_wrong = payload_check(batch, sizes, ok);
         board_deliver(t->board, t->options.rank, batch, ok);
@@ -235,12 +243,14 @@ static int run(struct trainer *t)
 
 static const char usage[] =
     "trainer --rank R --ranks N [--steps 10] [--per-rank 8] [--micro-batch 2] [--mode on|shadow|off]\n"
-    "        [--algorithm NAME] [--job NAME] [--socket-dir DIR] [--timeout-ms MS] [--depth STEPS] [--board FD]\n";
+    "        [--algorithm NAME] [--job NAME] [--socket-dir DIR] [--timeout-ms MS] [--depth STEPS] [--cycle STEPS]\n"
+    "        [--board FD]\n";
 
 static const struct option long_options[] = {
     {"rank", 1, NULL, 'r'},      {"ranks", 1, NULL, 'n'}, {"steps", 1, NULL, 's'},      {"per-rank", 1, NULL, 'p'},
     {"micro-batch", 1, NULL, 'm'}, {"mode", 1, NULL, 'o'},  {"algorithm", 1, NULL, 'a'},  {"job", 1, NULL, 'j'},
-    {"socket-dir", 1, NULL, 'd'}, {"timeout-ms", 1, NULL, 't'}, {"depth", 1, NULL, 'D'}, {"board", 1, NULL, 'b'},
+    {"socket-dir", 1, NULL, 'd'}, {"timeout-ms", 1, NULL, 't'}, {"depth", 1, NULL, 'D'}, {"cycle", 1, NULL, 'c'},
+    {"board", 1, NULL, 'b'},
     {NULL, 0, NULL, 0},
 };
 
@@ -255,6 +265,7 @@ static int set_option(struct trainer *t, int option, const char *text)
     case 'p': t->n_samples = (uint32_t)number; return 0;
     case 'm': t->options.micro_batch_size = (uint32_t)number; return 0;
     case 'a': t->options.algorithm = text; return 0;
+    case 'c': t->cycle = number; return 0;
     case 'D': t->options.prefetch_depth = (uint32_t)number; return 0;
     case 'j': t->options.job = text; return 0;
     case 'd': t->options.socket_dir = text; return 0;
