@@ -60,7 +60,7 @@ $(BUILD)/poised: $(call obj,daemon/main.c) $(call archives,shell core proto plan
 	$(call say,LD,$@)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_DAEMON) $(LIBS_POISE)
 
-$(BUILD)/poisectl: $(call obj,$(ctl) client/examples/demo_board.c client/examples/payload.c) $(call archives,client proto planner)
+$(BUILD)/poisectl: $(call obj,$(ctl) client/examples/demo_board.c client/examples/payload.c) $(call archives,client core proto planner)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call pc,--libs,jansson libcurl) $(LIBS_POISE)
 

@@ -41,3 +41,4 @@ check-pure: $(call archives,planner core)
 
 include tests/fuzz/fuzz.mk
 include tests/bench/bench.mk
+include tests/thread/thread.mk

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Many steps of small samples through real processes (STEPS=10000 for the long one); their sizes come again every 50. After
-# two fifths nothing grows any more: poised has the same descriptors and mappings, a trainer at most one memory block more of
+# Many steps of small samples through real processes (STEPS=10000 for the long one); their sizes come again every 50.
+# After two fifths nothing grows any more: poised has the same descriptors and mappings, a trainer at most one block more of
 # the few that it may have (how far ranks run ahead of each other differs), and resident memory is the same.
 set -eu
 STEPS=${STEPS:-1000}
