@@ -68,14 +68,16 @@ static void print_measured(const json_t *measured)
 {
     if (json_is_object(measured))
         printf("  measured   compute of step %" PRId64 ": largest/mean %.3f (%.1f ms, %.1f ms) over %" PRId64
-               " ranks here\n",
+               " ranks here, slowest rank %" PRId64 "\n",
                number(measured, "step"), real(measured, "imbalance"), real(measured, "compute_ms_max"),
-               real(measured, "compute_ms_mean"), number(measured, "ranks"));
+               real(measured, "compute_ms_mean"), number(measured, "ranks"),
+               number(measured, "slowest"));
 }
 
 static void print_waiting(const json_t *waiting)
 {
-    const json_t *ranks = json_object_get(waiting, "ranks"), *rank;
+    const json_t *ranks = json_object_get(waiting, "ranks"), *rank, *n;
+    const char *cause;
     size_t i;
 
     if (number(waiting, "total") == 0)
@@ -87,20 +89,32 @@ static void print_waiting(const json_t *waiting)
     }
     if (number(waiting, "total") > (int64_t)json_array_size(ranks))
         printf(" and %" PRId64 " more", number(waiting, "total") - (int64_t)json_array_size(ranks));
-    printf(", for %.1f s\n", real(waiting, "ms") * 1e-3);
+    printf(", for %.1f s", real(waiting, "ms") * 1e-3);
+    json_object_foreach((json_t *)json_object_get(waiting, "for"), cause, n)
+    {
+        printf("; %" JSON_INTEGER_FORMAT " by the %s", json_integer_value(n), cause);
+    }
+    printf("\n");
+}
+
+/* What the daemon found behind the wait, where it is new enough to tell. */
+static const char *cause(const json_t *p)
+{
+    return text(p, json_object_get(p, "cause") ? "cause" : "waiting_for");
 }
 
 static void print_process(const json_t *p)
 {
-    printf("  %4" PRId64 " %7" PRId64 " %8" PRId64 " %-8s %-6s %9" PRId64 " %9" PRId64 " %-8s %10.1f %10.1f %9.2f ",
+    printf("  %4" PRId64 " %7" PRId64 " %8" PRId64 " %-8s %-6s %9" PRId64 " %9" PRId64 " %-18s %10.1f %10.1f %9.2f ",
            number(p, "rank"), number(p, "replica"), number(p, "pid"), text(p, "state"), text(p, "mode"),
-           number(p, "submitted"), number(p, "delivered"), text(p, "waiting_for"), real(p, "compute_ms"),
+           number(p, "submitted"), number(p, "delivered"), cause(p), real(p, "compute_ms"),
            real(p, "pipeline_ms"), real(p, "exposed_ms"));
     print_bytes(real(p, "arena_bytes"));
     printf(" of ");
     print_bytes(real(p, "budget_bytes"));
+    printf(", %" PRId64 " verified", number(p, "samples_verified"));
     if (number(p, "samples_corrupt") > 0)
-        printf(" %" PRId64 " CORRUPT", number(p, "samples_corrupt"));
+        printf(", %" PRId64 " CORRUPT", number(p, "samples_corrupt"));
     printf("\n");
 }
 
@@ -111,8 +125,8 @@ static void print_processes(const json_t *processes)
 
     if (json_array_size(processes) == 0)
         return;
-    printf("  %4s %7s %8s %-8s %-6s %9s %9s %-8s %10s %10s %9s %s\n", "rank", "replica", "pid", "state", "mode",
-           "submitted", "delivered", "waits", "compute ms", "pipeline", "exposed", "memory");
+    printf("  %4s %7s %8s %-8s %-6s %9s %9s %-18s %10s %10s %9s %s\n", "rank", "replica", "pid", "state", "mode",
+           "submitted", "delivered", "waits for", "compute ms", "pipeline", "exposed", "memory and samples");
     json_array_foreach(processes, i, process)
     {
         if (i < RANKS_SHOWN)

@@ -158,7 +158,7 @@ static int from_process(struct node *node, struct session *session, const struct
         node_on_leave(node, session, msg);
         return 0;
     case WIRE_REPORT:
-        session->last = msg->report;
+        node_on_report(session, &msg->report);
         return 0;
     default:
         out_log(&node->out, LOG_LEVEL_DEBUG, "node: %s of pid %u ignored", wire_type_name(msg->type), session->pid);

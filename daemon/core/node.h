@@ -59,6 +59,11 @@ bool node_session_who(const struct node *node, uint64_t session, struct wire_joi
 
 /* ------------------------------------------------------------------------------------------------------------- reports */
 
+struct node_computed {
+    uint64_t step, ns;
+};
+#define NODE_COMPUTED 8 /* ranks are at most a window apart, by default 4 steps: one that all reported is among these */
+
 struct node_report_process {
     char job[WIRE_JOB_BYTES], group[POISE_MAX_NAME];
     uint32_t rank, replica, n_ranks, n_replicas, pid, uid;
@@ -67,6 +72,7 @@ struct node_report_process {
     struct wire_id epoch;
     uint64_t decided; /* steps whose outcome was handed to it, from first_step */
     struct wire_report last; /* its newest report */
+    struct node_computed computed[NODE_COMPUTED]; /* its newest steps with a compute time, in no order; ns 0: none */
 };
 
 struct node_report {

@@ -44,6 +44,24 @@ bool node_session_who(const struct node *node, uint64_t session, struct wire_joi
     return true;
 }
 
+/* A report comes more often than a step is measured: a step's time is kept once. */
+void node_on_report(struct session *session, const struct wire_report *report)
+{
+    bool other = !wire_id_is(session->last.epoch, report->epoch);
+    bool known = !other && session->last.compute_ns && session->last.report_step == report->report_step;
+
+    if (other) {
+        memset(session->computed, 0, sizeof session->computed);
+        session->n_computed = 0;
+    }
+    session->last = *report;
+    if (report->compute_ns && known)
+        session->n_computed--;
+    if (report->compute_ns)
+        session->computed[session->n_computed++ % NODE_COMPUTED] =
+            (struct node_computed){report->report_step, report->compute_ns};
+}
+
 static const char *state_text(const struct session *session)
 {
     if (session->state == SESSION_JOINING)
@@ -71,6 +89,7 @@ static void fill(const struct session *session, struct node_report_process *to)
         to->epoch = session->epoch->id;
     to->decided = session->decided;
     to->last = session->last;
+    memcpy(to->computed, session->computed, sizeof to->computed);
 }
 
 int node_report(const struct node *node, struct node_report *ret_report)

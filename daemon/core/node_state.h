@@ -57,6 +57,8 @@ struct session {
     uint64_t decided;  /* highest step whose outcome it was sent + 1, counted from first_step */
     struct wire_id told; /* hash of the merged table that it has */
     struct wire_report last;
+    struct node_computed computed[NODE_COMPUTED];
+    uint32_t n_computed; /* of all times: the next one goes to this modulo NODE_COMPUTED */
     struct session *next_dead;
 };
 
@@ -137,6 +139,7 @@ struct node {
 
 /* node.c */
 struct session *node_session(const struct node *node, uint64_t id);
+void node_on_report(struct session *session, const struct wire_report *report); /* node_report.c */
 struct local_epoch *node_epoch(const struct node *node, struct wire_id id);
 struct job *node_job(const struct node *node, uint32_t uid, const char *job, const char *group);
 /* Which of the job's links a link number is; POISE_NONE: none. */

@@ -4,6 +4,8 @@
 #ifndef POISE_SHELL_REPORT_H
 #define POISE_SHELL_REPORT_H
 
+#include <stdio.h>
+
 #include "daemon/core/coordinator.h"
 #include "daemon/core/node.h"
 #include "daemon/shell/local.h"
@@ -41,6 +43,20 @@ struct report_waiting { /* ranks that hold the others up: not joined yet, or the
 struct report_waiting report_waiting(const struct shell_report *report, const struct group_report *group,
                                      uint64_t idle_ms);
 
+struct report_measured { /* the newest step that all ranks of this node that measure have told of */
+    uint64_t step;
+    uint32_t n_ranks; /* 0: none */
+    uint32_t slowest; /* rank */
+    uint64_t max_ns;
+    double sum_ns;
+};
+struct report_measured report_measured(const struct shell_report *report, const struct group_report *group);
+
+/* What a process waits for, with the cause behind it: "loader of rank 5" where the plan of its step waits for that. */
+#define REPORT_CAUSE 64
+const char *report_cause(const struct node_report_process *process, const struct report_waiting *waiting,
+                         char text[REPORT_CAUSE]);
+
 /*
  * One line that says how a group is and what to do about it: "loader-bound on rank 17: balancing cannot help". Pure: of
  * several things that are true it names the one that holds the group up. idle_ms: since its newest outcome.
@@ -53,6 +69,11 @@ char *status_json(const struct shell_report *report);
 
 /* The Prometheus text of /metrics. NULL: no memory. Caller frees with free(). */
 char *status_metrics(const struct shell_report *report);
+
+/* Of status_metrics(): the start of a line, "poise_NAME{job=...,group=...,uid=..."; and the series of this node's
+ * ranks. */
+void metrics_labels(FILE *out, const char *name, const char *job, const char *group, uint32_t uid);
+void metrics_ranks(FILE *out, const struct shell_report *report);
 
 const char *mode_name(uint32_t mode);          /* "on" */
 bool mode_read(const char *text, uint32_t *ret_mode);

@@ -13,12 +13,13 @@
  *              predicted {samples, bytes, bytes_moved, samples_moved, cost_before, cost_after, cost_mean,
  *                        imbalance_before, imbalance_after, length_micro_batch_before, length_micro_batch_after,
  *                        lacking_before, lacking_after, mode} of the newest planned step, or null,
- *              measured  {step, ranks, compute_ms_max, compute_ms_mean, imbalance}: what ranks of this node reported of
- *                        the newest step that all of them reported, or null,
+ *              measured  {step, ranks, slowest (rank), compute_ms_max, compute_ms_mean, imbalance}: what ranks of this
+ *                        node reported of the newest step that all of them reported, or null,
  *              error     of an abort, or null,
- *              processes [{rank, replica, pid, uid, state, mode, decided, submitted, delivered, waiting_for,
- *                        compute_ms, pipeline_ms, exposed_ms, arena_bytes, budget_bytes, samples_in, samples_out,
- *                        samples_dropped, samples_verified, samples_corrupt}]}]: those of this node
+ *              processes [{rank, replica, pid, uid, state, mode, decided, submitted, delivered, waiting_for, cause (in
+ *                        words: "loader of rank 5" where its plan waits for that), compute_ms, pipeline_ms, exposed_ms,
+ *                        arena_bytes, budget_bytes, samples_in, samples_out, samples_dropped, samples_verified,
+ *                        samples_corrupt}]}]: those of this node
  */
 #include "daemon/shell/report.h"
 
@@ -67,8 +68,9 @@ static json_t *ratio(uint64_t a, uint64_t b)
     return b ? json_real((double)a / (double)b) : json_null();
 }
 
-static json_t *process_json(const struct node_report_process *p)
+static json_t *process_json(const struct node_report_process *p, const struct report_waiting *waiting)
 {
+    char cause[REPORT_CAUSE];
     const struct wire_report *last = &p->last;
     json_t *o = json_object();
     set_number(o, "rank", p->rank);
@@ -81,6 +83,7 @@ static json_t *process_json(const struct node_report_process *p)
     set_number(o, "submitted", last->submitted);
     set_number(o, "delivered", last->step);
     set_text(o, "waiting_for", waiting_name(last->waiting));
+    set_text(o, "cause", report_cause(p, waiting, cause));
     set_ms(o, "compute_ms", last->compute_ns);
     set_ms(o, "pipeline_ms", last->pipeline_ns);
     set_ms(o, "exposed_ms", last->exposed_ns);
@@ -120,47 +123,32 @@ static json_t *predicted_json(const struct group_report *g)
     return o;
 }
 
-/* Of the lowest of the ranks' newest reported steps those that reported just that one: a rank behind would be compared
- * with another step otherwise. */
 static json_t *measured_json(const struct shell_report *r, const struct group_report *g)
 {
-    uint64_t step = UINT64_MAX, sum = 0, max = 0, n = 0;
-    for (uint32_t i = 0; i < r->node.n_processes; i++) {
-        const struct node_report_process *p = &r->node.processes[i];
-        if (report_belongs(p, g) && p->replica == 0 && p->last.compute_ns && p->last.report_step < step)
-            step = p->last.report_step;
-    }
-    for (uint32_t i = 0; i < r->node.n_processes; i++) {
-        const struct node_report_process *p = &r->node.processes[i];
-        if (!report_belongs(p, g) || p->replica != 0 || !p->last.compute_ns || p->last.report_step != step)
-            continue;
-        n++;
-        sum += p->last.compute_ns;
-        max = p->last.compute_ns > max ? p->last.compute_ns : max;
-    }
-    if (n == 0)
+    struct report_measured m = report_measured(r, g);
+    if (m.n_ranks == 0)
         return json_null();
     json_t *o = json_object();
-    set_number(o, "step", step);
-    set_number(o, "ranks", n);
-    set_ms(o, "compute_ms_max", max);
-    set_ms(o, "compute_ms_mean", sum / n);
-    json_object_set_new(o, "imbalance", ratio(max * n, sum));
+    set_number(o, "step", m.step);
+    set_number(o, "ranks", m.n_ranks);
+    set_number(o, "slowest", m.slowest);
+    set_ms(o, "compute_ms_max", m.max_ns);
+    json_object_set_new(o, "compute_ms_mean", json_real(m.sum_ns / m.n_ranks / 1e6));
+    json_object_set_new(o, "imbalance", json_real((double)m.max_ns * m.n_ranks / m.sum_ns));
     return o;
 }
 
-static json_t *waiting_json(const struct shell_report *r, uint32_t i)
+static json_t *waiting_json(const struct report_waiting *waiting)
 {
-    struct report_waiting waiting = report_waiting(r, &r->groups[i], r->idle_ms[i]);
     json_t *o = json_object(), *ranks = json_array(), *by = json_object();
-    for (uint32_t k = 0; k < waiting.n_named; k++)
-        json_array_append_new(ranks, json_integer(waiting.ranks[k]));
+    for (uint32_t k = 0; k < waiting->n_named; k++)
+        json_array_append_new(ranks, json_integer(waiting->ranks[k]));
     json_object_set_new(o, "ranks", ranks);
-    set_number(o, "total", waiting.n);
-    set_number(o, "ms", waiting.n ? waiting.ms : 0);
+    set_number(o, "total", waiting->n);
+    set_number(o, "ms", waiting->n ? waiting->ms : 0);
     for (uint32_t cause = 1; cause < 5; cause++)
-        if (waiting.n_by[cause])
-            set_number(by, waiting_name(cause), waiting.n_by[cause]);
+        if (waiting->n_by[cause])
+            set_number(by, waiting_name(cause), waiting->n_by[cause]);
     json_object_set_new(o, "for", by);
     return o;
 }
@@ -194,6 +182,7 @@ static void set_totals(json_t *o, const struct group_report *g)
 static json_t *group_json(const struct shell_report *r, uint32_t i)
 {
     const struct group_report *g = &r->groups[i];
+    struct report_waiting waiting = report_waiting(r, g, r->idle_ms[i]);
     char line[768];
     json_t *o = json_object(), *processes = json_array();
     verdict(r, g, r->idle_ms[i], line, sizeof line);
@@ -211,7 +200,7 @@ static json_t *group_json(const struct shell_report *r, uint32_t i)
     set_number(o, "joined", g->n_joined);
     set_totals(o, g);
     set_number(o, "idle_ms", r->idle_ms[i]);
-    json_object_set_new(o, "waiting", waiting_json(r, i));
+    json_object_set_new(o, "waiting", waiting_json(&waiting));
     json_object_set_new(o, "predicted", predicted_json(g));
     json_object_set_new(o, "measured", measured_json(r, g));
     if (g->error[0])
@@ -220,7 +209,7 @@ static json_t *group_json(const struct shell_report *r, uint32_t i)
         json_object_set_new(o, "error", json_null());
     for (uint32_t p = 0; p < r->node.n_processes; p++)
         if (report_belongs(&r->node.processes[p], g))
-            json_array_append_new(processes, process_json(&r->node.processes[p]));
+            json_array_append_new(processes, process_json(&r->node.processes[p], &waiting));
     json_object_set_new(o, "processes", processes);
     return o;
 }

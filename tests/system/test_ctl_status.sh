@@ -73,9 +73,12 @@ for rank in 0 1; do
 done
 show='"$ctl" status --json --socket-dir "$dir" >"$work/json"'
 until_true "$show"' && jq -e ".groups[0].planned > 3" "$work/json" >/dev/null'
+until_true "$show"' && jq -e ".groups[0].measured | .ranks == 2 and .imbalance >= 1 and .imbalance <= 2" "$work/json" >/dev/null'
+jq -e '.groups[0].processes | all(.samples_verified > 0 and .budget_bytes > 0 and (.cause | length > 0))' "$work/json" \
+    >/dev/null || fail "processes: $(cat "$work/json")"
 "$ctl" status --socket-dir "$dir" >"$work/out" || fail "status"
 for words in "run/7/dp (uid $(id -u)): running, mode on" "2 ranks x 1 replicas on 1 nodes" "largest/mean rank cost" \
-    "largest micro-batch"; do
+    "largest micro-batch" "measured   compute of step" "slowest rank" " verified"; do
     grep -qF -- "$words" "$work/out" || fail "status lacks $words: $(cat "$work/out")"
 done
 [ "$(grep -cE "^ +[01] +0 +[0-9]+ +running" "$work/out")" = 2 ] || fail "not two processes: $(cat "$work/out")"

@@ -273,6 +273,51 @@ Test(status, json_is_valid_whatever_names_hold)
     free(text);
 }
 
+Test(status, measured_is_of_the_newest_step_that_all_told_of)
+{
+    struct group_report g = group_of("running");
+    struct node_report_process p[3];
+    struct shell_report r = {.node = {.n_processes = 3, .processes = p}, .groups = &g, .n_groups = 1};
+    cr_assert_eq(report_measured(&(struct shell_report){0}, &g).n_ranks, 0);
+    for (uint32_t rank = 0; rank < 3; rank++) {
+        p[rank] = process_of(rank, g.epoch, WIRE_WAIT_NOTHING);
+        p[rank].last.report_step = 8 + rank; /* a window apart */
+        p[rank].last.compute_ns = 1000;
+        p[rank].computed[1] = (struct node_computed){7, 200 + 100 * rank};
+        p[rank].computed[2] = (struct node_computed){6, 5000};
+    }
+    struct report_measured m = report_measured(&r, &g); /* nobody but rank 0 told of 8 */
+    cr_assert_eq(m.step, 7);
+    cr_assert_eq(m.n_ranks, 3);
+    cr_assert_eq(m.slowest, 2);
+    cr_assert_eq(m.max_ns, 400);
+    cr_assert_float_eq(m.sum_ns, 900, 1e-9);
+    for (uint32_t rank = 1; rank < 3; rank++)
+        p[rank].computed[0] = (struct node_computed){8, 500};
+    cr_assert_eq(report_measured(&r, &g).step, 8);
+    memset(p[1].computed, 0, sizeof p[1].computed);
+    cr_assert_eq(report_measured(&r, &g).n_ranks, 0); /* no step in common */
+    p[1].last.compute_ns = 0;                         /* its trainer does not measure */
+    cr_assert_eq(report_measured(&r, &g).n_ranks, 2);
+}
+
+Test(status, a_plan_that_waits_for_a_peer_s_loader_names_it)
+{
+    struct group_report g = group_of("running");
+    struct node_report_process p = process_of(1, g.epoch, WIRE_WAIT_PLAN);
+    struct report_waiting waiting = {.ranks = {5}, .n_named = 1, .n = 1, .n_by = {[WIRE_WAIT_LOADER] = 1}};
+    char text[REPORT_CAUSE];
+    cr_assert_str_eq(report_cause(&p, &waiting, text), "loader of rank 5");
+    waiting.n = waiting.n_by[WIRE_WAIT_LOADER] = 3;
+    cr_assert_str_eq(report_cause(&p, &waiting, text), "loader of rank 5 and 2 more");
+    waiting.n_by[WIRE_WAIT_LOADER] = 2; /* of a rank elsewhere nobody knows why */
+    cr_assert_str_eq(report_cause(&p, &waiting, text), "rank 5 and 2 more");
+    waiting.n = 0;
+    cr_assert_str_eq(report_cause(&p, &waiting, text), "plan");
+    p.last.waiting = WIRE_WAIT_SHUFFLE;
+    cr_assert_str_eq(report_cause(&p, &waiting, text), "shuffle");
+}
+
 Test(status, metrics_escape_labels_and_show_a_group_once)
 {
     struct group_report g[2] = {group_of("aborted"), group_of("running")};
