@@ -27,17 +27,25 @@ static void label(FILE *out, const char *name, const char *value)
     fputc('"', out);
 }
 
-static void group_labels(FILE *out, const char *name, const struct group_report *g)
+void metrics_labels(FILE *out, const char *name, const char *job, const char *group, uint32_t uid)
 {
-    fprintf(out, "poise_group_%s{", name);
-    label(out, "job", g->job);
+    fprintf(out, "poise_%s{", name);
+    label(out, "job", job);
     fputc(',', out);
-    label(out, "group", g->group);
-    fprintf(out, ",uid=\"%u\"} ", g->uid);
+    label(out, "group", group);
+    fprintf(out, ",uid=\"%u\"", uid);
 }
 
-/* The reports hold at most one group of a key that is not over; an older one of the same key would double its series.
- * */
+static void group_labels(FILE *out, const char *name, const struct group_report *g)
+{
+    char whole[64];
+    snprintf(whole, sizeof whole, "group_%s", name);
+    metrics_labels(out, whole, g->job, g->group, g->uid);
+    fputs("} ", out);
+}
+
+/* The reports hold at most one group of a key that is not over; an older one of the same key would double its
+ * series. */
 static bool is_shown(const struct shell_report *r, uint32_t i)
 {
     for (uint32_t j = i + 1; j < r->n_groups; j++)
@@ -101,6 +109,39 @@ static void write_groups(FILE *out, const struct shell_report *r)
     }
 }
 
+/* By ranks of this node; another node's poised tells of others. */
+static void write_measured(FILE *out, const struct shell_report *r)
+{
+    fputs("# HELP poise_group_imbalance_measured Largest/mean compute time over the ranks of this node.\n"
+          "# TYPE poise_group_imbalance_measured gauge\n", out);
+    for (uint32_t i = 0; i < r->n_groups; i++) {
+        struct report_measured m = report_measured(r, &r->groups[i]);
+        if (!is_shown(r, i) || m.n_ranks == 0)
+            continue;
+        group_labels(out, "imbalance_measured", &r->groups[i]);
+        fprintf(out, "%.17g\n", (double)m.max_ns * m.n_ranks / m.sum_ns);
+    }
+}
+
+static void write_lengths(FILE *out, const struct shell_report *r, const char *name, const char *when, bool after)
+{
+    fprintf(out, "# HELP poise_group_%s Largest length (tokens) of a micro-batch of the newest planned step, %s.\n"
+            "# TYPE poise_group_%s gauge\n", name, when, name);
+    for (uint32_t i = 0; i < r->n_groups; i++) {
+        const struct poise_totals *t = &r->groups[i].last;
+        const struct group_report *g = &r->groups[i];
+        char whole[64];
+        snprintf(whole, sizeof whole, "group_%s", name);
+        for (uint32_t phase = 0; is_shown(r, i) && phase < POISE_MAX_PHASES; phase++) {
+            if (!t->length_micro_batch_before[phase] && !t->length_micro_batch_after[phase])
+                continue;
+            metrics_labels(out, whole, g->job, g->group, g->uid);
+            fprintf(out, ",phase=\"%u\"} %llu\n", phase, (unsigned long long)(after ?
+                    t->length_micro_batch_after[phase] : t->length_micro_batch_before[phase]));
+        }
+    }
+}
+
 char *status_metrics(const struct shell_report *r)
 {
     char *text = NULL;
@@ -122,6 +163,10 @@ char *status_metrics(const struct shell_report *r)
     plain(out, "events_total", "counter", "Events of the state machines.", r->roles.events);
     plain(out, "uptime_seconds", "gauge", "Seconds since the start.", r->uptime_ms / 1000);
     write_groups(out, r);
+    write_measured(out, r);
+    write_lengths(out, r, "length_micro_batch_before", "as it arrived", false);
+    write_lengths(out, r, "length_micro_batch_after", "as planned", true);
+    metrics_ranks(out, r);
     bool failed = ferror(out);
     if (fclose(out) != 0 || failed) {
         free(text);
