@@ -289,16 +289,9 @@ static int prepare_samples(struct poise *p, struct features *f, uint64_t step, s
         meta.table_hash = p->table_hash;
         return prepare(&meta, table, ret_prepared, err);
     }
-    struct wire_meta brief = {.epoch = meta.epoch,
-                              .step = step,
-                              .rank = meta.rank,
-                              .replica = meta.replica,
-                              .incarnation = meta.incarnation,
-                              .kind = meta.kind,
-                              .mode = meta.mode,
-                              .speed_ppm = meta.speed_ppm,
-                              .digest = meta.digest,
-                              .n_samples = meta.n_samples};
+    struct wire_meta brief = {.epoch = meta.epoch, .step = step, .rank = meta.rank, .replica = meta.replica,
+                              .incarnation = meta.incarnation, .kind = meta.kind, .mode = meta.mode,
+                              .speed_ppm = meta.speed_ppm, .digest = meta.digest, .n_samples = meta.n_samples};
     return prepare(&brief, NULL, ret_prepared, err);
 }
 
