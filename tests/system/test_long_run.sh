@@ -7,7 +7,7 @@ set -eu
 STEPS=${STEPS:-1000}
 RANKS=3
 GROWTH_KB=1024          # allocators and statistics settle; poised's leak of 200 bytes a step shows in 10,000 steps
-GROWTH_TRAINER_KB=12288 # those blocks
+GROWTH_TRAINER_KB=12288 # two of those blocks
 SLACK_TRAINER=4         # of descriptors and mappings; a leak of one in 100 steps is more
 work=$(mktemp -d)
 pids=()
@@ -25,8 +25,8 @@ esac
 "$BUILD/poised" --socket-dir "$work/run" --config /dev/null 2>"$work/log.poised" &
 pids=($!)
 for ((r = 0; r < RANKS; r++)); do
-    "$BUILD/trainer" --rank $r --ranks $RANKS --steps "$STEPS" --per-rank 2 --micro-batch 1 --cycle 50 --job long \
-        --socket-dir "$work/run" 2>"$work/log.$r" &
+    "$BUILD/trainer" --rank $r --ranks $RANKS --steps "$STEPS" --per-rank 2 --micro-batch 1 --cycle 50 --depth 1 \
+        --job long --socket-dir "$work/run" 2>"$work/log.$r" &
     pids+=($!)
 done
 
@@ -62,6 +62,8 @@ look_at_all() { # name of the array
     kill -CONT "${pids[1]}"
 }
 
+wait_step $((STEPS / 5))
+look_at_all early # ranks that wait for one that stands still hold a step more: that is warming up, too
 wait_step $((STEPS * 2 / 5))
 look_at_all early
 echo "at step $now of $STEPS"
