@@ -49,6 +49,7 @@ const char *ctl_socket_dir(const char *option);
 int plan_command(const struct ctl_command *command, int argc, char **argv);
 int simulate_command(const struct ctl_command *command, int argc, char **argv);
 int status_command(const struct ctl_command *command, int argc, char **argv);
+int doctor_command(const struct ctl_command *command, int argc, char **argv);
 int mode_command(const struct ctl_command *command, int argc, char **argv);
 int demo_command(const struct ctl_command *command, int argc, char **argv);
 

@@ -35,6 +35,12 @@ static const char status_help[] =
     "Asks the poised of this machine which groups it serves, at which step each rank is, how uneven the steps are\n"
     "before and after balancing, and what is waited for.\n";
 
+static const char doctor_help[] =
+    "Checks what a job would stumble over, as the user who would start it: poised and its version, permissions,\n"
+    "shared memory and its seals, limits, free memory, cores. Every line is ok, warn or fail and says what to do; the\n"
+    "exit status is 0 where nothing fails.\n\n"
+    "  poisectl doctor --coordinators tcp://node-0,tcp://node-1\n";
+
 static const char mode_help[] =
     "Changes what the daemon of this machine does with a group of yours (root: of anybody), from its next step on:\n"
     "  on      balance\n"
@@ -68,6 +74,7 @@ const struct ctl_command ctl_commands[] = {
     {"plan", plan_command, "plan one step from JSON on standard input", "", plan_help},
     {"simulate", simulate_command, "what balancing would do for sizes in a CSV file", "CSV", simulate_help},
     {"status", status_command, "what the daemon of this machine sees", "", status_help},
+    {"doctor", doctor_command, "check this machine before a job starts", "", doctor_help},
     {"mode", mode_command, "switch a group between on, shadow and off", "GROUP on|shadow|off", mode_help},
     {"demo", demo_command, "measure balancing on this machine, with real processes and sizes", "", demo_help},
     {NULL, NULL, NULL, NULL, NULL},
