@@ -116,6 +116,8 @@ static int decide(struct poise *p, struct wire_message *msg, struct poise_err *e
     rc = ledger_decide(p->ledger, msg, err);
     if (rc == 0) {
         p->stats.steps_decided++;
+        if (p->recorder)
+            recorder_outcome(p->recorder, o, handle_now_ms());
         if (o->kind == WIRE_OUTCOME_PLAN) {
             begin_plan(p, record, o);
         } else if (o->kind == WIRE_OUTCOME_ERROR) {

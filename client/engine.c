@@ -19,6 +19,8 @@
 #define CLOSING_MS 50    /* the same while the handle closes, when somebody waits */
 #define MISSING_MS 100   /* between two looks at who is late, while somebody waits */
 #define WARN_MS    60000 /* alive and slow is worth a notice */
+#define RECORD_MS  200   /* between two looks at what the record lacks */
+#define RECORD_CLOSE_MS 1000 /* how long a closing handle waits for the record's last steps; they come within milliseconds */
 #define FLUSH_MS   200   /* for LEAVE to leave this process; poised waits a moment for it when the connection ends */
 
 void engine_fail(struct poise *p, const struct poise_err *why)
@@ -78,6 +80,8 @@ static bool is_served(struct poise *p)
 
     if (p->state == HANDLE_ABORTED || !p->rostered)
         return true;
+    if (p->recorder && recorder_waits(p->recorder, handle_now_ms(), RECORD_CLOSE_MS))
+        return false;
     pthread_mutex_lock(&p->lock);
     undecided = !p->group_ended && ledger_next_decide(p->ledger) != ledger_next_submit(p->ledger) &&
                 handle_dead(p, ledger_next_decide(p->ledger), NULL) == 0;
@@ -228,6 +232,8 @@ static int sleep_ms(struct poise *p, uint64_t now_ms)
 
     if (link_ms < until)
         until = link_ms;
+    if (p->recorder && recorder_waits(p->recorder, now_ms, UINT64_MAX) && now_ms + RECORD_MS < until)
+        until = now_ms + RECORD_MS;
     if (p->offer_ms && p->offer_ms < until)
         until = p->offer_ms;
     if (p->state == HANDLE_OPENING && p->opened_ms + p->settings.open_timeout_ms < until)
@@ -303,6 +309,8 @@ static bool turn(struct poise *p)
     if (!p->settings.plan_only && p->state != HANDLE_OPENING && p->arena)
         retire_check(p);
     look_at_clock(p, now_ms);
+    if (p->recorder)
+        session_record(p, now_ms);
     answer_close(p);
     return link_drain(p->link) > 0 || more;
 }

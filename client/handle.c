@@ -246,6 +246,7 @@ void handle_free(struct poise *p)
     if (p->wake)
         wake_close(p->wake);
     wake_unref(p->wake);
+    recorder_close(p->recorder, p->settings.close_timeout_ms);
     ledger_free(p->ledger);
     free(p->iterators);
     free(p->table.fields);

@@ -22,6 +22,7 @@
 #include "client/notice.h"
 #include "client/peers.h"
 #include "client/receive.h"
+#include "client/recorder.h"
 #include "client/settings.h"
 
 #define HANDLE_STEPS                                                                                                   \
@@ -150,6 +151,7 @@ struct poise {
     struct merged *merged_of[HANDLE_STEPS]; /* and as it was when a step was decided */
     struct sent sent[HANDLE_STEPS];
     struct shuffle *shuffle;
+    struct recorder *recorder; /* NULL: this process writes no record */
     uint32_t twin, twin_steps;  /* a rank that submitted the same as this one in so many steps on end */
     struct arena_change change; /* that could not be sent yet */
     bool change_waits, control_offered, doorbell_offered;
@@ -258,6 +260,7 @@ void session_offers(struct poise *p, uint64_t now_ms); /* sends what has not bee
 void session_outbox(struct poise *p);                  /* sends what trainers' threads left */
 void session_pull(struct poise *p);                    /* asks for the outcomes of all undecided steps */
 void session_report(struct poise *p);
+void session_record(struct poise *p, uint64_t now_ms); /* goes on with the record */
 void session_leave(struct poise *p);
 
 /* --------------------------------------------------------------------------------------------------------- decide.c */

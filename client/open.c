@@ -103,6 +103,8 @@ static int make_parts(struct poise *p, struct poise_err *err)
         rc = shuffle_new(s->join.first_step, s->join.n_ranks, &p->shuffle, err);
     if (rc == 0 && ledger_new(s->join.first_step, WIRE_WINDOW, &p->ledger) < 0)
         rc = err_set(err, -ENOMEM, "no memory for the ledger");
+    if (rc == 0 && s->record)
+        rc = recorder_new(s->record, s->record_max_bytes, &s->join, &p->recorder, err);
     if (rc == 0)
         rc = link_new(s->socket_dir, s->daemon_timeout_ms, &session_calls, p, &p->link, err);
     return rc;

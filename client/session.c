@@ -133,6 +133,23 @@ void session_report(struct poise *p)
     link_send(p->link, &msg, NULL); /* the next one says the same */
 }
 
+/* What is lost of the metadata that a coordinator sends is asked for again. */
+void session_record(struct poise *p, uint64_t now_ms)
+{
+    struct wire_message msg = {.type = WIRE_NEED, .ask = {.epoch = p->epoch}};
+    char text[RECORDER_TEXT];
+    uint32_t severity;
+    uint64_t step;
+
+    if (recorder_turn(p->recorder, now_ms, &msg.ask.step) && p->rostered && !p->leave_sent)
+        link_send(p->link, &msg, NULL);
+    if (!recorder_note(p->recorder, &severity, &step, text))
+        return;
+    pthread_mutex_lock(&p->lock);
+    handle_notice(p, step, severity, "%s", text);
+    pthread_mutex_unlock(&p->lock);
+}
+
 void session_leave(struct poise *p)
 {
     struct wire_message msg = {.type = WIRE_LEAVE};
@@ -447,6 +464,12 @@ static void message(void *context, struct wire_message *msg)
     case WIRE_OUTCOME:
         if (is_ours(p, msg->outcome.epoch) && decide_take(p, msg))
             return; /* the ledger keeps it */
+        break;
+    case WIRE_META: /* of all ranks */
+        if (p->recorder && msg->meta.n_metas && is_ours(p, msg->meta.metas[0].epoch)) {
+            recorder_metas(p->recorder, msg);
+            return; /* taken */
+        }
         break;
     case WIRE_ABORT:
         take_abort(p, &msg->abort);

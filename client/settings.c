@@ -14,11 +14,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "client/recorder.h"
 #include "client/sized.h"
 #include "daemon/planner/err.h"
 #include "daemon/planner/planner.h"
 
-#define OPTIONS_BYTES_0_1 sizeof(struct poise_options) /* of the first release; a later one keeps this number */
+#define OPTIONS_BYTES_0_1 offsetof(struct poise_options, record) /* of the first release; a later one keeps this number */
 #define PHASE_BYTES_0_1   sizeof(struct poise_phase)
 
 #define KNOWN_FLAGS            (POISE_PLAN_ONLY | POISE_DEBUG_SLOTS)
@@ -359,6 +360,33 @@ static int resolve_socket_dir(const struct poise_options *opt, char *dir, struct
     return copy_name(dir, room, text, what, err);
 }
 
+/* All ranks ask for the record, so that coordinators send its data; replica 0 of rank 0 writes it. A restart of the launcher
+ * writes a file of its own: it must neither fail because of the first one's nor take its place. */
+static int resolve_record(const struct poise_options *opt, struct settings *s, struct poise_err *err)
+{
+    const char *env = getenv("POISE_RECORD"), *path = opt->record ? opt->record : env && *env ? env : NULL;
+    uint32_t attempt = s->join.incarnation.attempt;
+    size_t room;
+
+    s->record_max_bytes = opt->record_max_bytes ? opt->record_max_bytes : RECORDER_DEFAULT_BYTES;
+    if (!path)
+        return 0;
+    if (!*path)
+        return err_set(err, -EINVAL, "record is empty: give the name of a file, or NULL");
+    if (s->record_max_bytes < RECORDER_MIN_BYTES)
+        return err_set(err, -EINVAL, "record_max_bytes is %llu: at least %llu are needed, or 0 for the default",
+                       (unsigned long long)s->record_max_bytes, (unsigned long long)RECORDER_MIN_BYTES);
+    s->options.record = 1;
+    if (s->join.rank != 0 || s->join.replica != 0)
+        return 0;
+    room = strlen(path) + sizeof ".4294967295";
+    s->record = malloc(room);
+    if (!s->record)
+        return err_set(err, -ENOMEM, "no memory for the name of the record");
+    snprintf(s->record, room, attempt ? "%s.%u" : "%s", path, attempt);
+    return 0;
+}
+
 static int resolve_how(const struct poise_options *opt, struct settings *s, struct poise_err *err)
 {
     const struct {
@@ -409,9 +437,12 @@ int settings_resolve(const struct poise_options *opt, struct settings *ret_setti
     if (rc == 0)
         rc = check_what(&s, err);
     if (rc == 0)
+        rc = resolve_record(&own, &s, err);
+    if (rc == 0)
         rc = options_write(&s.options, &s.join.options, &s.join.n_options, err);
     if (rc < 0) {
         free(s.join.coordinators);
+        free(s.record);
         return rc;
     }
     *ret_settings = s;
@@ -424,6 +455,8 @@ void settings_free(struct settings *settings)
         return;
     options_free(settings->join.options, settings->join.n_options);
     free(settings->join.coordinators);
+    free(settings->record);
+    settings->record = NULL;
     settings->join.options = NULL;
     settings->join.coordinators = NULL;
 }

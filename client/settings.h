@@ -17,6 +17,8 @@ struct settings {
     uint32_t speed_ppm;
     bool plan_only, debug_slots;
     uint64_t memory_budget; /* 0: not given */
+    char *record;           /* the file that this process writes; NULL: none. Owned */
+    uint64_t record_max_bytes;
     uint32_t prefetch_depth, n_iterators, verify_first, verify_every;
     uint64_t daemon_timeout_ms, open_timeout_ms, peer_timeout_ms, node_timeout_ms, close_timeout_ms;
 };

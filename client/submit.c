@@ -287,6 +287,8 @@ static int prepare_samples(struct poise *p, struct features *f, uint64_t step, s
     pthread_mutex_unlock(&p->lock);
     if (meta.replica == 0) {
         meta.table_hash = p->table_hash;
+        if (p->settings.options.record)
+            meta.tag = f->tag;
         return prepare(&meta, table, ret_prepared, err);
     }
     struct wire_meta brief = {.epoch = meta.epoch, .step = step, .rank = meta.rank, .replica = meta.replica,

@@ -194,6 +194,11 @@ struct poise_options {
     int64_t peer_timeout_ms;   /* 0: 3,600,000: alive and slow; the deadline of submit and next */
     int64_t node_timeout_ms;   /* 0: 10,000: the local daemon is gone */
     int64_t close_timeout_ms;  /* 0: 30,000: peers still read what this rank sent */
+
+    /* A record of the metadata and the outcome of each step, for `poisectl explain` and `simulate`. All processes must ask for
+     * it; replica 0 of rank 0 writes it. */
+    const char *record; /* the file: new or empty; ".1" is added at the launcher's first restart. NULL: POISE_RECORD, else none */
+    uint64_t record_max_bytes; /* recording stops before the file is larger; 0: 1 GiB */
 };
 
 /* --------------------------------------------------------------------------------------------------------- the handle */

@@ -99,6 +99,8 @@ static int get_meta(struct load *l, const PB(Meta) *from, struct wire_meta *to)
         .n_phases = from->n_phases,
         .n_extents = from->n_extents,
         .has_columns = from->has_columns,
+        .node = from->node,
+        .sync_set = from->sync_set,
     };
     /* Now, for the products below to fit: the other values are checked when all is there. */
     if (from->n_samples > WIRE_MAX_SAMPLES || from->n_phases > POISE_MAX_PHASES || from->n_extents > POISE_MAX_EXTENTS)

@@ -83,6 +83,8 @@ static PB(Meta) *meta(struct pool *pool, const struct wire_meta *from)
     to->n_phases = from->n_phases;
     to->n_extents = from->n_extents;
     to->has_columns = from->has_columns;
+    to->node = from->node;
+    to->sync_set = from->sync_set;
     to->incarnation = wire_put_incarnation(pool, &from->incarnation);
     if (!to->incarnation || !wire_put_id(pool, from->epoch, &to->epoch) ||
         !wire_put_id(pool, from->digest, &to->digest) || !wire_put_id(pool, from->table_hash, &to->table_hash))

@@ -21,6 +21,7 @@ enum kind {
     CAP,        /* a number, "default" (0) or "none" (POISE_NO_CAP) */
     PHASE_CAPS, /* one CAP a phase */
     CHOICE,     /* a word of `words`, by its number */
+    ASKED,      /* the same, and its first word is never written: a group that does not ask is one of older libraries */
     TEXT,       /* an array of POISE_MAX_NAME */
     PHASES      /* one key each: phase.0, phase.1 ... */
 };
@@ -52,6 +53,7 @@ static const struct key {
     {"objective", AT(objective), CHOICE, {"step", "microbatch", "pipeline"}},
     {"phase.", AT(phases), PHASES, {0}},
     {"plan_only", AT(plan_only), CHOICE, {"no", "yes"}},
+    {"record", AT(record), ASKED, {"no", "yes"}},
     {"stages", AT(stages), NUMBER32, {0}},
     {"tolerance_ppm", AT(tolerance_ppm), NUMBER32, {0}},
 #undef AT
@@ -135,6 +137,7 @@ static int print(const struct key *key, const struct options *options, char text
         print_phase_caps(value, options->n_phases, text);
         return 0;
     case CHOICE:
+    case ASKED:
         return print_choice(key, *(const uint32_t *)value, text, err);
     case TEXT:
         return print_text(value, key->name, text, err);
@@ -173,6 +176,8 @@ static int write_all(const struct options *options, struct block *block, struct 
         if (keys[k].kind != PHASES) {
             if (print(&keys[k], options, value, err) < 0)
                 return -EINVAL;
+            if (keys[k].kind == ASKED && *(const uint32_t *)member(&keys[k], options) == 0)
+                continue;
             put(block, list, &n, keys[k].name, value);
             continue;
         }
@@ -306,7 +311,7 @@ static bool scan_phase(const char *text, struct poise_phase *phase)
 
 static bool scan_choice(const struct key *key, const char *text, uint32_t *ret_value)
 {
-    for (uint32_t i = 0; i < sizeof key->words / sizeof *key->words && key->words[i]; i++) {
+    for (uint32_t i = key->kind == ASKED; i < sizeof key->words / sizeof *key->words && key->words[i]; i++) {
         if (strcmp(key->words[i], text) == 0) {
             *ret_value = i;
             return true;
@@ -343,6 +348,7 @@ static bool scan(const struct key *key, const char *text, struct reader *reader)
     case PHASE_CAPS:
         return scan_phase_caps(text, to, &reader->n_caps[key - keys]);
     case CHOICE:
+    case ASKED:
         return scan_choice(key, text, to);
     case TEXT:
         if (strlen(text) >= POISE_MAX_NAME)
@@ -372,7 +378,7 @@ static const struct key *find_key(const char *name, const struct reader *reader)
 static int check_complete(const struct reader *reader, struct poise_err *err)
 {
     for (size_t k = 0; k < N_KEYS; k++) {
-        if (keys[k].kind == PHASES)
+        if (keys[k].kind == PHASES || keys[k].kind == ASKED)
             continue;
         if (!reader->seen[k])
             return err_set(err, -EINVAL, "option %s is missing: an older library; install the same version everywhere",

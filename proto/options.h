@@ -17,6 +17,7 @@ struct options { /* what a coordinator needs of them */
     uint32_t plan_only;
     uint64_t cap_samples_rank, cap_samples_micro_batch, cap_bytes_rank;
     uint64_t cap_length_rank[POISE_MAX_PHASES], cap_length_micro_batch[POISE_MAX_PHASES];
+    uint32_t record; /* rank 0 writes a record: coordinators send it the metadata of all ranks */
 };
 
 /* From resolved options (a preset already turned into phases) to text: *ret_options: caller frees with options_free(). */

@@ -107,6 +107,7 @@ struct wire_meta {
     uint64_t *attention;    /* [n_phases][n_samples]; NULL: length squared */
     uint32_t *extent;       /* [n_extents][n_samples], axes in the order of schema_axes() of the rank's table */
     struct poise_err error; /* WIRE_META_BAD */
+    uint32_t node, sync_set; /* of the rank; filled by a coordinator that sends it down for a record, else 0 */
 };
 
 #define WIRE_WAIT_NOTHING 0
@@ -219,9 +220,11 @@ enum wire_type {
     WIRE_WELCOME,   /* node -> process: welcome */
     WIRE_REFUSED,   /* node -> process, coordinator -> node: refused */
     WIRE_JOIN,      /* process -> node: join */
-    WIRE_META,      /* process -> node: metas with one entry; node -> coordinator: metas of its ranks */
+    WIRE_META,      /* process -> node: metas with one entry; node -> coordinator: metas of its ranks; coordinator -> node ->
+                     * process (rank 0, replica 0), only where the option `record` asks: replica 0's metas of all ranks */
     WIRE_PULL,      /* process -> node -> coordinator: asks for a step's outcome (want_table: with the merged table) */
-    WIRE_NEED,      /* coordinator -> node -> process: asks for a step's metadata (want_table: with the field table) */
+    WIRE_NEED,      /* coordinator -> node -> process: asks for a step's metadata (want_table: with the field table);
+                     * process -> node -> coordinator: asks for the metas of a step for its record again */
     WIRE_LEAVE,     /* process -> node: leave */
     WIRE_REPORT,    /* process -> node: report */
     WIRE_ROSTER,    /* coordinator -> node -> process: roster */

@@ -209,6 +209,16 @@ static void on_pull(struct coordinator *c, const struct group_env *env, const st
         answer_unknown(c, env, msg->ask.epoch);
 }
 
+/* From rank 0, which lacks what it records of a step. */
+static void on_need(struct coordinator *c, const struct group_env *env, const struct wire_message *msg)
+{
+    struct group *group = find_epoch(c, msg->ask.epoch);
+    struct member_node *node = group ? hear(group->epoch, env) : NULL;
+
+    if (node)
+        epoch_need_record(group->epoch, node, msg->ask.step, env->now_ms, env->out);
+}
+
 /* Forming members that died or left before the epoch began: the node's next MEMBERS says so too, unless it was the last. */
 static void drop_forming(struct coordinator *c, const struct group_env *env, const struct wire_abort *abort)
 {
@@ -293,6 +303,9 @@ static int on_message(struct coordinator *c, const struct group_env *env, const 
         return on_meta(c, env, msg);
     case WIRE_PULL:
         on_pull(c, env, msg);
+        return 0;
+    case WIRE_NEED:
+        on_need(c, env, msg);
         return 0;
     case WIRE_ABORT:
         on_abort(c, env, msg);

@@ -30,6 +30,7 @@ struct epoch_slot {
     bool warned;
     struct outcome *outcome;        /* NULL: undecided */
     struct wire_slice *node_slices; /* of all nodes, by epoch->node_first */
+    struct wire_meta *record;       /* [n_ranks], into kept: once decided, where the option `record` asks; else NULL */
 };
 
 struct epoch {
@@ -96,6 +97,9 @@ int epoch_decide(struct epoch *epoch, uint64_t now_ms, struct core_out *out);
 /* Answers a node that asks for a step's outcome, or asks for what is missing of it. */
 void epoch_pull(struct epoch *epoch, struct member_node *node, uint64_t step, bool want_table, uint64_t now_ms,
                 struct core_out *out);
+
+/* The same for the metadata of all ranks, which rank 0 records. */
+void epoch_need_record(struct epoch *epoch, struct member_node *node, uint64_t step, uint64_t now_ms, struct core_out *out);
 
 /* Asks the nodes that host processes whose metadata of an open step, or whose field table, is missing. */
 void epoch_need(struct epoch *epoch, uint64_t step, uint64_t now_ms, struct core_out *out);

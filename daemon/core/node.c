@@ -38,6 +38,8 @@ static void job_free(struct job *job)
 
 static void bury_dead(struct node *node)
 {
+    wire_free(node->passed);
+    node->passed = NULL;
     while (node->dead_sessions) {
         struct session *session = node->dead_sessions;
 
@@ -154,6 +156,9 @@ static int from_process(struct node *node, struct session *session, const struct
     case WIRE_PULL:
         node_on_pull(node, session, msg);
         return 0;
+    case WIRE_NEED:
+        node_on_record_need(node, session, msg);
+        return 0;
     case WIRE_LEAVE:
         node_on_leave(node, session, msg);
         return 0;
@@ -201,6 +206,8 @@ static int from_coordinator(struct node *node, uint64_t link, const struct wire_
     case WIRE_NEED:
         node_on_need(node, link, msg);
         return 0;
+    case WIRE_META:
+        return node_on_record(node, msg);
     case WIRE_UNKNOWN:
         on_unknown(node, link, msg);
         return 0;

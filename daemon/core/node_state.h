@@ -134,6 +134,7 @@ struct node {
     struct session *dead_sessions; /* freed at the next event */
     struct local_epoch *dead_epochs;
     uint64_t messages, stale, refused, pulls;
+    struct wire_message *passed; /* on to a process as it came; freed at the next event */
     struct core_out out;
 };
 
@@ -175,6 +176,8 @@ int node_on_meta(struct node *node, struct session *session, const struct wire_m
 int node_on_outcome(struct node *node, const struct wire_message *msg);
 void node_on_pull(struct node *node, struct session *session, const struct wire_message *msg);
 void node_on_need(struct node *node, uint64_t link, const struct wire_message *msg);
+int node_on_record(struct node *node, const struct wire_message *msg);                            /* META from above */
+void node_on_record_need(struct node *node, struct session *session, const struct wire_message *msg); /* NEED from below */
 void node_on_beacon(struct node *node, uint64_t link, const struct wire_message *msg);
 void local_epoch_resend(struct node *node, struct local_epoch *epoch, uint64_t link);
 void local_epoch_pull_proven(struct node *node, struct local_epoch *epoch);

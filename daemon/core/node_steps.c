@@ -478,3 +478,43 @@ void local_epoch_beat(const struct local_epoch *epoch, struct wire_heartbeat_epo
             beat->missing[beat->n_missing++] = epoch->locals[i].rank;
     }
 }
+
+/* ---------------------------------------------------------------------------------------------------------------- record */
+
+/* The metadata of all ranks of a step, for the process that records. Nothing is kept here: it asks again. */
+int node_on_record(struct node *node, const struct wire_message *msg)
+{
+    struct local_epoch *epoch = msg->meta.n_metas ? node_epoch(node, msg->meta.metas[0].epoch) : NULL;
+
+    if (!epoch || epoch->state == LOCAL_ABORTED) {
+        node->stale++;
+        return 0;
+    }
+    for (uint32_t i = 0; i < epoch->n_locals; i++) {
+        const struct local *local = &epoch->locals[i];
+
+        if (local->rank != 0 || local->replica != 0 || !local->session || local->session->state != SESSION_RUNNING)
+            continue;
+        if (core_copy(msg, &node->passed) < 0)
+            return -ENOMEM;
+        out_send(&node->out, local->session->id, false, node->passed);
+        return 0;
+    }
+    return 0;
+}
+
+void node_on_record_need(struct node *node, struct session *session, const struct wire_message *msg)
+{
+    const struct local_epoch *epoch = session->epoch;
+    struct wire_message *ask;
+
+    if (!epoch || session->state != SESSION_RUNNING || epoch->state == LOCAL_ABORTED ||
+        !wire_id_is(msg->ask.epoch, epoch->id) || epoch->locals[session->local].rank != 0 ||
+        epoch->locals[session->local].replica != 0) {
+        node->stale++;
+        return;
+    }
+    ask = out_message(&node->out, WIRE_NEED);
+    ask->ask = msg->ask;
+    job_send_up(node, epoch->job, ask);
+}

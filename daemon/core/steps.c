@@ -24,8 +24,10 @@ static void reset(const struct epoch *epoch, struct epoch_slot *slot, uint64_t s
     drop_metas(slot);
     outcome_free(slot->outcome);
     core_free(slot->node_slices);
+    core_free(slot->record);
     slot->outcome = NULL;
     slot->node_slices = NULL;
+    slot->record = NULL;
     slot->used = true;
     slot->step = step;
     slot->n_here = 0;
@@ -43,6 +45,7 @@ void epoch_steps_free(struct epoch *epoch)
         drop_metas(slot);
         outcome_free(slot->outcome);
         core_free(slot->node_slices);
+        core_free(slot->record);
         core_free(slot->kept);
         core_free(slot->here);
         core_free(slot->digests);
@@ -311,6 +314,59 @@ static void send_outcome(struct epoch *epoch, const struct epoch_slot *slot, str
     out_send(out, node->link, false, msg);
 }
 
+/* ---------------------------------------------------------------------------------------------------------------- record */
+
+#define RECORD_TABLES 16u /* different field tables of a step that are sent once each; of more, some are sent again */
+
+/* What rank 0 records of a step: replica 0 of every rank, as it counted. NULL: no memory. */
+static struct wire_meta *record_of(const struct epoch *epoch, const struct epoch_slot *slot)
+{
+    struct wire_meta *record = core_alloc(epoch->n_ranks, sizeof *record);
+
+    for (uint32_t rank = 0; record && rank < epoch->n_ranks; rank++) {
+        record[rank] = *first_replica(epoch, slot, rank);
+        record[rank].node = epoch->node[rank];
+        record[rank].sync_set = epoch->sync_set[rank];
+    }
+    return record;
+}
+
+/* Each table with the first rank that has it. One that was forgotten meanwhile is missing in the record. */
+static void attach_tables(const struct epoch *epoch, struct wire_meta *record)
+{
+    struct wire_id seen[RECORD_TABLES];
+    uint32_t n_seen = 0;
+
+    for (uint32_t rank = 0; rank < epoch->n_ranks; rank++) {
+        struct table_entry *entry = NULL;
+        bool known = wire_id_none(record[rank].table_hash);
+
+        for (uint32_t i = 0; !known && i < n_seen; i++)
+            known = wire_id_is(seen[i], record[rank].table_hash);
+        if (!known)
+            entry = tables_find(&epoch->tables, record[rank].table_hash);
+        record[rank].table = entry ? &entry->table : NULL;
+        if (entry && n_seen < RECORD_TABLES)
+            seen[n_seen++] = entry->hash;
+    }
+}
+
+static void send_record(const struct epoch *epoch, const struct epoch_slot *slot, struct core_out *out)
+{
+    const struct member_node *node = &epoch->set.nodes[epoch->node[0]];
+    struct wire_message *msg;
+
+    if (!node->linked)
+        return;
+    attach_tables(epoch, slot->record); /* again each time: tables may have been forgotten since */
+    msg = out_message(out, WIRE_META);
+    msg->meta.n_metas = epoch->n_ranks;
+    msg->meta.metas = slot->record;
+    out_send(out, node->link, false, msg);
+}
+
+/* -------------------------------------------------------------------------------------------------------------- decided */
+
 static void add_up(struct epoch *epoch, const struct outcome *outcome)
 {
     if (outcome->kind == WIRE_OUTCOME_PLAN) {
@@ -359,12 +415,15 @@ static int decide_slot(struct epoch *epoch, struct epoch_slot *slot, struct core
     struct schema *schema;
     struct outcome *outcome;
     struct wire_slice *slices;
+    struct wire_meta *record;
     int r = schema_of(epoch, slot, &schema);
 
     if (r < 0)
         return r;
-    r = make(epoch, slot, schema, &outcome, &slices);
+    record = epoch->options.record ? record_of(epoch, slot) : NULL;
+    r = epoch->options.record && !record ? -ENOMEM : make(epoch, slot, schema, &outcome, &slices);
     if (r < 0) {
+        core_free(record);
         schema_unref(schema);
         return r;
     }
@@ -372,14 +431,18 @@ static int decide_slot(struct epoch *epoch, struct epoch_slot *slot, struct core
     epoch->schema = schema;
     slot->outcome = outcome;
     slot->node_slices = slices;
+    slot->record = record;
     look_for_twins(epoch, slot, out);
-    drop_metas(slot);
+    if (!record) /* else they stay as long as the outcome: rank 0 may ask for them again */
+        drop_metas(slot);
     memset(slot->metas, 0, epoch->n_members * sizeof *slot->metas);
     if (slot->step - epoch->first_step + 1 > epoch->decided)
         epoch->decided = slot->step - epoch->first_step + 1;
     add_up(epoch, outcome);
     for (uint32_t i = 0; i < epoch->n_nodes; i++)
         send_outcome(epoch, slot, &epoch->set.nodes[i], false, out);
+    if (record) /* after the outcomes, which training waits for */
+        send_record(epoch, slot, out);
     log_outcome(epoch, outcome, out);
     return 1;
 }
@@ -486,5 +549,17 @@ void epoch_pull(struct epoch *epoch, struct member_node *node, uint64_t step, bo
     if (slot && slot->outcome)
         send_outcome(epoch, slot, node, want_table, out);
     else
+        epoch_need(epoch, step, now_ms, out);
+}
+
+void epoch_need_record(struct epoch *epoch, struct member_node *node, uint64_t step, uint64_t now_ms, struct core_out *out)
+{
+    const struct epoch_slot *slot = epoch_find(epoch, step);
+
+    if (!epoch->options.record || node != &epoch->set.nodes[epoch->node[0]])
+        return;
+    if (slot && slot->record)
+        send_record(epoch, slot, out);
+    else /* this coordinator missed the step: it is decided here too, to the same outcome */
         epoch_need(epoch, step, now_ms, out);
 }

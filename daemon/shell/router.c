@@ -127,7 +127,8 @@ static void refuse(struct router *router, uint64_t id, const struct poise_err *w
 
 static bool from_process(enum wire_type type)
 {
-    return type == WIRE_JOIN || type == WIRE_META || type == WIRE_PULL || type == WIRE_LEAVE || type == WIRE_REPORT;
+    return type == WIRE_JOIN || type == WIRE_META || type == WIRE_PULL || type == WIRE_NEED || type == WIRE_LEAVE ||
+           type == WIRE_REPORT;
 }
 
 static void bad(struct router *router, uint64_t session, const char *why)

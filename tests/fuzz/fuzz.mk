@@ -32,7 +32,7 @@ fuzz-seeds: $$(fuzz_bins)
 			{ cat $(BUILD)/fuzz/$$name.log; exit 1; }; \
 		echo "  ok       $$name: $$(ls tests/fuzz/seeds/$$name | wc -l) seeds"; done
 
-$(BUILD)/fuzz/make-seeds: $(call obj,tests/fuzz/make_seeds.c tests/unit/messages.c) $(call archives,proto planner)
+$(BUILD)/fuzz/make-seeds: $(call obj,tests/fuzz/make_seeds.c tests/unit/messages.c tests/unit/record_case.c) $(call archives,proto planner)
 	$(Q)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_POISE)
 
 fuzz-seeds-write: $(BUILD)/fuzz/make-seeds

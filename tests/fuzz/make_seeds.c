@@ -11,6 +11,7 @@
 #include "proto/options.h"
 #include "proto/schema.h"
 #include "tests/unit/messages.h"
+#include "tests/unit/record_case.h"
 
 static const char *folder;
 
@@ -167,6 +168,29 @@ static void local_seeds(void)
     }
 }
 
+/* A whole file, and parts as fuzz_record.c takes them: kind, where to cut, two messages. */
+static void record_seeds(void)
+{
+    struct record_case record = record_case_make();
+    struct record_block block;
+    size_t at;
+
+    write_seed("record", "file", record.bytes, record.n_bytes);
+    if (record_open(record.bytes, record.n_bytes, &at, NULL) < 0)
+        exit(1);
+    while (record_next(record.bytes, record.n_bytes, &at, &block, NULL) == 1) {
+        size_t n = (size_t)block.n_first + block.n_second;
+        uint8_t parts[4096] = {(uint8_t)block.kind, (uint8_t)block.n_first, (uint8_t)(block.n_first >> 8)};
+        char name[32];
+        if (n == 0 || n > sizeof parts - 3)
+            continue;
+        memcpy(parts + 3, block.first, n);
+        snprintf(name, sizeof name, "parts_%u", block.kind);
+        write_seed("record", name, parts, n + 3);
+    }
+    record_case_free(&record);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -178,5 +202,6 @@ int main(int argc, char **argv)
     deep_seeds();
     options_seeds();
     local_seeds();
+    record_seeds();
     return 0;
 }

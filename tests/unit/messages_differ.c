@@ -127,6 +127,8 @@ static const char *differ_meta(const struct wire_meta *a, const struct wire_meta
     SAME(n_phases);
     SAME(n_extents);
     SAME(has_columns);
+    SAME(node);
+    SAME(sync_set);
     SAME_ARRAY(tag, n);
     SAME_ARRAY(bytes, n);
     SAME_ARRAY(packed_bytes, n);
