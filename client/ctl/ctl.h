@@ -47,6 +47,7 @@ int ctl_fail(const struct ctl_command *command, int status, const char *format, 
 const char *ctl_socket_dir(const char *option);
 
 int plan_command(const struct ctl_command *command, int argc, char **argv);
+int explain_command(const struct ctl_command *command, int argc, char **argv);
 int simulate_command(const struct ctl_command *command, int argc, char **argv);
 int status_command(const struct ctl_command *command, int argc, char **argv);
 int doctor_command(const struct ctl_command *command, int argc, char **argv);

@@ -68,11 +68,21 @@ static const char simulate_help[] =
     "  frames, width, height    a video; fps where it is not 29.97\n"
     "  tiles, tokens            vit_tiles and llm_tokens, as InternVL counts\n"
     "  seconds                  of sound\n"
-    "  text, bytes              text tokens beside these; payload, unless it follows from the sizes\n";
+    "  text, bytes              text tokens beside these; payload, unless it follows from the sizes\n\n"
+    "In the place of a CSV file it reads a record (option record=FILE of a job): each recorded step is a batch, with the\n"
+    "job's own options; of the options below --algorithm and --json count.\n";
+
+static const char explain_help[] =
+    "Reads a record (the option record=FILE of a training job, or POISE_RECORD), plans a step again from what every rank\n"
+    "said of it, checks that the plan is the one that was delivered, and says what moved from where to where and why, and\n"
+    "what limited it. Without --step: a line for each step.\n\n"
+    "  poisectl explain run.record --step 1200 --rank 3\n\n"
+    "Exit status 1: the plan is another one than was recorded (another version of the planner).\n";
 
 const struct ctl_command ctl_commands[] = {
     {"plan", plan_command, "plan one step from JSON on standard input", "", plan_help},
     {"simulate", simulate_command, "what balancing would do for sizes in a CSV file", "CSV", simulate_help},
+    {"explain", explain_command, "why samples of a recorded step went where they went", "FILE", explain_help},
     {"status", status_command, "what the daemon of this machine sees", "", status_help},
     {"doctor", doctor_command, "check this machine before a job starts", "", doctor_help},
     {"mode", mode_command, "switch a group between on, shadow and off", "GROUP on|shadow|off", mode_help},

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client/ctl/recorded.h"
 #include "client/ctl/report.h"
 #include "client/ctl/simulate_options.h"
 #include "daemon/planner/err.h"
@@ -147,6 +148,9 @@ int simulate_command(const struct ctl_command *command, int argc, char **argv)
 
     if (ctl_parse(command, options, sizeof options / sizeof *options, argc, argv, &sim.path, 1, &status) != 0)
         return status;
+    if (recorded_is(sim.path))
+        return words.report ? ctl_fail(command, CTL_BAD_INPUT, "--report is for CSV files; %s is a record", sim.path)
+                            : simulate_record(command, sim.path, words.algorithm, words.json);
     rc = simulate_all(&sim, &words, &err);
     status = rc == -ENOMEM ? CTL_FAILED : CTL_BAD_INPUT; /* else the command line or the input is to blame */
     if (rc == 0) {
