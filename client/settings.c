@@ -201,11 +201,13 @@ static int make_incarnation(struct wire_join *join, struct poise_err *err)
 
 static int resolve_coordinators(const struct poise_options *opt, struct wire_join *join, struct poise_err *err)
 {
-    const char *text = opt->coordinators ? opt->coordinators : "";
+    const char *env = getenv("POISE_COORDINATORS");
+    const char *text = opt->coordinators ? opt->coordinators : env ? env : "";
     char checked[MAX_COORDINATORS_BYTES];
 
     if (*text) {
-        int rc = copy_name(checked, sizeof checked, text, "coordinators", err);
+        int rc = copy_name(checked, sizeof checked, text,
+                           opt->coordinators ? "coordinators" : "environment variable POISE_COORDINATORS", err);
         if (rc < 0)
             return rc;
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * poised: node role and coordinator role in one process. This file is the list of what it consists of: each part is
+ * poised: node role and coordinator role in one process, each of which may serve others too. This file is the list of what it consists of: each part is
  * made in order, the loop runs until a signal ends it, and the parts go in reverse. What could not be made is not there
  * to be closed, so the same list serves a start that fails half-way.
  */
@@ -12,6 +12,8 @@
 
 #include "daemon/planner/err.h"
 #include "daemon/shell/config.h"
+#include "daemon/shell/links.h"
+#include "daemon/shell/listener.h"
 #include "daemon/shell/local.h"
 #include "daemon/shell/lock.h"
 #include "daemon/shell/log.h"
@@ -34,6 +36,8 @@ struct poised {
     struct roles roles;
     struct router router;
     struct local local;
+    struct links links;
+    struct listener listener;
     struct status status;
     struct signals signals;
     struct notify notify;
@@ -82,6 +86,18 @@ static void on_reload(void *data)
     log_line(LOG_LINE_INFO, "SIGHUP: log-level taken; other settings need a restart");
 }
 
+/* To other daemons; in the context of the processes' socket. */
+static int init_links(struct poised *p, struct poise_err *err)
+{
+    struct links_handler links_handler = roles_links_handler(&p->roles);
+    struct listener_handler listener_handler = roles_listener_handler(&p->roles);
+    int rc = links_init(&p->links, &p->loop, p->router.context, p->config.insecure, &links_handler, err);
+    if (rc < 0)
+        return rc;
+    return listener_init(&p->listener, &p->loop, p->router.context, p->config.listen, p->config.insecure,
+                         2 * p->config.node_timeout_ms, &listener_handler, err);
+}
+
 static int init_sockets(struct poised *p, struct poise_err *err)
 {
     struct router_handler router_handler = roles_router_handler(&p->roles);
@@ -89,10 +105,13 @@ static int init_sockets(struct poised *p, struct poise_err *err)
     int rc = router_init(&p->router, &p->loop, p->lock.dir, &router_handler, err);
     if (rc < 0)
         return rc;
+    if ((rc = init_links(p, err)) < 0)
+        return rc;
     struct local_config local = {p->lock.dir, p->router.path, p->roles.instance, (uint32_t)p->config.max_processes};
     if ((rc = local_init(&p->local, &p->loop, &local, &local_handler, err)) < 0)
         return rc;
-    struct status_sources sources = {&p->config, p->lock.dir, &p->roles, &p->router, &p->local};
+    struct status_sources sources = {&p->config, p->lock.dir, &p->roles, &p->router, &p->local, &p->links,
+                                     &p->listener};
     return status_init(&p->status, &p->loop, &sources, err);
 }
 
@@ -104,7 +123,8 @@ static int init(struct poised *p, struct poise_err *err)
     if (rc == 0)
         rc = signals_init(&p->signals, &p->loop, on_end, on_reload, p, err);
     if (rc == 0)
-        rc = roles_init(&p->roles, &p->loop, &p->config, &p->router, &p->local, err);
+        rc = roles_init(&p->roles, &p->loop, &p->config,
+                        &(struct roles_sockets){&p->router, &p->local, &p->links, &p->listener}, err);
     if (rc == 0)
         rc = init_sockets(p, err);
     return rc;
@@ -114,11 +134,15 @@ static void fini(struct poised *p)
 {
     status_close(&p->status, NULL);
     local_close(&p->local, NULL);
+    listener_close(&p->listener);
+    links_close(&p->links);
     router_close(&p->router, NULL);
     roles_close(&p->roles, NULL);
     signals_close(&p->signals, NULL);
     notify_close(&p->notify, NULL);
     uv_run(&p->loop, UV_RUN_DEFAULT); /* until the last handle has closed */
+    listener_fini(&p->listener);
+    links_fini(&p->links);
     router_fini(&p->router);
     roles_fini(&p->roles);
     lock_release(&p->lock);

@@ -157,7 +157,7 @@ struct poise_options {
     uint32_t attempt;    /* the launcher's restart count; POISE_NONE: from TORCHELASTIC_RESTART_COUNT, else 0 */
     uint32_t flags;      /* POISE_PLAN_ONLY, POISE_DEBUG_SLOTS */
     const char *socket_dir; /* where poised's sockets are; NULL: POISE_SOCKET_DIR, else /run/poise */
-    const char *coordinators; /* endpoints, separated by commas; NULL: the local daemon */
+    const char *coordinators; /* endpoints, separated by commas; NULL: POISE_COORDINATORS; "": the local daemon */
     uint64_t first_step; /* of this run; a resumed job begins where it left */
 
     /* What to balance. */

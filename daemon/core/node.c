@@ -192,6 +192,7 @@ static int from_coordinator(struct node *node, uint64_t link, const struct wire_
     if (link >= node->n_links)
         return 0;
     node->links[link].heard_ms = node->now_ms;
+    node->links[link].down_ms = 0;
     switch (msg->type) {
     case WIRE_ROSTER:
         return node_on_roster(node, link, msg);
@@ -285,6 +286,7 @@ static void tick_jobs(struct node *node)
             continue;
         }
         node->jobs[n++] = job;
+        node_check_links(node, job);
         if (node->now_ms >= job->members_ms && waits(node, job))
             node_send_members(node, job, UINT64_MAX);
     }
@@ -400,8 +402,14 @@ static int dispatch(struct node *node, const struct node_event *event, struct po
     case NODE_FROM_COORDINATOR:
         node->messages++;
         return from_coordinator(node, event->link, event->msg);
-    case NODE_LINK_DOWN:
-        return 0; /* proof of nothing: silence is measured by what is heard */
+    case NODE_LINK_DOWN: /* proof of nothing in an epoch: there silence is measured by what is heard */
+        if (event->link < node->n_links && !node->links[event->link].down_ms)
+            node->links[event->link].down_ms = node->now_ms + 1; /* 0 says that it is not */
+        return 0;
+    case NODE_LINK_UP:
+        if (event->link < node->n_links)
+            node->links[event->link].down_ms = 0;
+        return 0;
     case NODE_SET_MODE:
         return set_mode(node, event, err);
     case NODE_TICK:

@@ -25,9 +25,10 @@ enum node_event_kind {
     NODE_SESSION_END,  /* its connection ended or it died: session */
     NODE_FROM_PROCESS, /* session, msg */
     NODE_FROM_COORDINATOR, /* link, msg (also beacons) */
-    NODE_LINK_DOWN,    /* the shell lost the connection to a coordinator: link */
+    NODE_LINK_DOWN,    /* the shell has no connection to a coordinator, or lost it: link */
     NODE_SET_MODE,     /* poisectl mode: job ("" all), group ("" all), mode, uid of who asks (0 may all) */
-    NODE_TICK
+    NODE_TICK,
+    NODE_LINK_UP /* a connection to a coordinator is there: link */
 };
 
 struct node_event {

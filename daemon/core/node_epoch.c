@@ -261,6 +261,20 @@ static void begin_sessions(struct node *node, struct local_epoch *epoch, const s
             begin_session(node, epoch, node->sessions[i], msg);
 }
 
+/* What the others offered while a process was away is lost to it, and they were perhaps told before it was back: when one
+ * gets the roster, all here get it again, and offer what they have. */
+static void tell_all_again(struct node *node, const struct wire_roster *roster)
+{
+    bool any = false;
+
+    for (uint32_t i = 0; i < node->n_sessions; i++)
+        any |= of_roster(node->sessions[i], roster) && member_of(roster, node->sessions[i]) &&
+               !node->sessions[i]->rostered;
+    for (uint32_t i = 0; any && i < node->n_sessions; i++)
+        if (of_roster(node->sessions[i], roster) && member_of(roster, node->sessions[i]))
+            node->sessions[i]->rostered = false;
+}
+
 static int begin_epoch(struct node *node, uint64_t link, const struct wire_message *msg, const struct session *any, int n)
 {
     const struct wire_roster *roster = &msg->roster;
@@ -289,6 +303,7 @@ static int continue_epoch(struct node *node, struct local_epoch *epoch, uint64_t
         return 0; /* told up already, and again until it is echoed */
     if (local_epoch_reserve(epoch, epoch->n_locals + (uint32_t)n + count_absent(epoch, &msg->roster, number)) < 0)
         return -ENOMEM;
+    tell_all_again(node, &msg->roster);
     begin_sessions(node, epoch, msg);
     await_absent(node, epoch, &msg->roster, number);
     local_epoch_resend(node, epoch, link);

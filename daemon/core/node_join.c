@@ -104,48 +104,6 @@ static void refuse(struct node *node, struct session *session, const struct wire
 
 /* ----------------------------------------------------------------------------------------------------------------- jobs */
 
-static uint32_t add_link(struct node *node, const char *endpoint, size_t n)
-{
-    struct node_link *grown;
-
-    for (uint32_t i = 0; i < node->n_links; i++)
-        if (strlen(node->links[i].endpoint) == n && memcmp(node->links[i].endpoint, endpoint, n) == 0)
-            return i;
-    if (node->n_links == node->cap_links) {
-        grown = core_grow(node->links, node->cap_links * 2 + 4, sizeof *grown);
-        if (!grown)
-            return POISE_NONE;
-        node->links = grown;
-        node->cap_links = node->cap_links * 2 + 4;
-    }
-    node->links[node->n_links].endpoint = core_alloc(n + 1, 1);
-    if (!node->links[node->n_links].endpoint)
-        return POISE_NONE;
-    memcpy(node->links[node->n_links].endpoint, endpoint, n);
-    node->links[node->n_links].heard_ms = node->now_ms;
-    return node->n_links++;
-}
-
-/* Endpoints, separated by commas; nothing at all is the coordinator of this process. */
-static int add_links(struct node *node, struct job *job, const char *list)
-{
-    const char *at = list ? list : "";
-
-    do {
-        size_t n = strcspn(at, ",");
-        uint32_t link = POISE_NONE;
-
-        if (n || !*list || job->n_links == 0)
-            link = add_link(node, at, n);
-        if (link == POISE_NONE && (n || job->n_links == 0))
-            return -ENOMEM;
-        if (link != POISE_NONE && job_link(job, link) == POISE_NONE && job->n_links < NODE_MAX_LINKS)
-            job->links[job->n_links++] = link;
-        at += n;
-    } while (*at++ == ',');
-    return 0;
-}
-
 static struct job *add_job(struct node *node, const struct wire_join *join)
 {
     struct job **grown, *job;
@@ -164,7 +122,7 @@ static struct job *add_job(struct node *node, const struct wire_join *join)
     memcpy(job->group, join->group, sizeof job->group);
     job->uid = join->uid;
     job->mode = node->config.mode;
-    if (add_links(node, job, join->coordinators ? join->coordinators : "") < 0) {
+    if (node_add_links(node, job, join->coordinators ? join->coordinators : "") < 0) {
         core_free(job);
         return NULL;
     }
@@ -328,15 +286,6 @@ static void send_mode(struct node *node, const struct session *session)
     out_send(&node->out, session->id, false, msg);
 }
 
-static uint32_t count_endpoints(const char *list)
-{
-    uint32_t n = 1;
-
-    for (const char *at = list ? list : ""; *at; at++)
-        n += *at == ',';
-    return n;
-}
-
 static int check(const struct node *node, const struct session *session, const struct wire_join *join,
                  struct poise_err *err)
 {
@@ -346,7 +295,7 @@ static int check(const struct node *node, const struct session *session, const s
 
     if (r == 0 && epoch && (epoch->job != job || epoch->n_ranks != join->n_ranks || epoch->n_replicas != join->n_replicas))
         r = err_set_at(err, -EPERM, join->rank, POISE_NONE, NULL, "rank %u names the epoch of another job", join->rank);
-    if (r == 0 && !job && node->n_links + count_endpoints(join->coordinators) > NODE_LINKS)
+    if (r == 0 && !job && node->n_links + node_count_endpoints(join->coordinators) > NODE_LINKS)
         r = err_set_at(err, -ENOSPC, join->rank, POISE_NONE, NULL,
                        "rank %u names coordinators beyond the %u that this daemon connects to", join->rank, NODE_LINKS);
 
@@ -387,6 +336,7 @@ int node_on_join(struct node *node, struct session *session, const struct wire_m
         return -ENOMEM;
     session->join = join;
     session->job = job;
+    session->joined_ms = node->now_ms;
     job->n_sessions++;
     session_turn(node, session, SESSION_JOINING, "it joins");
     if (rival)

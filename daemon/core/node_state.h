@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The node's insides, shared by its files: node.c (events, timers), node_join.c (processes come and go), node_epoch.c (how
- * an epoch begins and ends here), node_steps.c (metadata up, outcomes down), node_report.c.
+ * The node's insides, shared by its files: node.c (events, timers), node_join.c (processes come and go), node_links.c
+ * (coordinators), node_epoch.c (how an epoch begins and ends here), node_steps.c (metadata up, outcomes down),
+ * node_report.c.
  */
 #ifndef POISE_CORE_NODE_STATE_H
 #define POISE_CORE_NODE_STATE_H
@@ -53,6 +54,7 @@ struct session {
     struct job *job;
     struct local_epoch *epoch;
     uint32_t local;    /* index in epoch->locals */
+    uint64_t joined_ms;
     bool rostered;     /* it was sent the roster since its JOIN */
     uint64_t decided;  /* highest step whose outcome it was sent + 1, counted from first_step */
     struct wire_id told; /* hash of the merged table that it has */
@@ -115,6 +117,7 @@ struct local_epoch {
 struct node_link {
     char *endpoint;
     uint64_t heard_ms;
+    uint64_t down_ms; /* since when there is no connection; 0: there is one, or nobody knows */
 };
 
 struct node {
@@ -157,6 +160,11 @@ void node_on_refused(struct node *node, const struct wire_message *msg);
 void node_send_members(struct node *node, struct job *job, uint64_t link); /* UINT64_MAX: to all of its links */
 void session_detach(struct node *node, struct session *session);
 void session_abort(struct node *node, struct session *session, const struct wire_abort *abort);
+
+/* node_links.c */
+int node_add_links(struct node *node, struct job *job, const char *list); /* 0 or -ENOMEM without effect */
+uint32_t node_count_endpoints(const char *list);
+void node_check_links(struct node *node, struct job *job);
 
 /* node_epoch.c */
 struct local_epoch *local_epoch_new(struct node *node, struct job *job, const struct wire_join *join, struct wire_id id);

@@ -16,8 +16,9 @@
 #include <unistd.h>
 
 #include "daemon/planner/err.h"
+#include "daemon/shell/endpoint.h"
 
-enum kind { KIND_TEXT, KIND_NUMBER, KIND_LEVEL, KIND_MODE };
+enum kind { KIND_TEXT, KIND_NUMBER, KIND_LEVEL, KIND_MODE, KIND_BOOL };
 
 struct setting {
     const char *name;
@@ -43,6 +44,10 @@ static const struct setting settings[] = {
      "on, shadow or off, of jobs that were not told another"},
     {"node-name", KIND_TEXT, PLACE(node_name), 0, 0, "", false, "NAME",
      "in messages and status (default: the host's name)"},
+    {"listen", KIND_TEXT, PLACE(listen), 0, 0, "none", false, "LIST",
+     "where nodes of other poised reach this one as coordinator: tcp://HOST[:PORT], ipc:///PATH, or none"},
+    {"insecure", KIND_BOOL, PLACE(insecure), 0, 0, "no", false, "YES|NO",
+     "allow endpoints beyond loopback although nothing is encrypted"},
     {"max-processes", KIND_NUMBER, PLACE(max_processes), 1, 100000, "4096", false, "N", "processes served at once"},
     {"heartbeat-ms", KIND_NUMBER, PLACE(heartbeat_ms), 10, MS_MAX, "1000", false, "MS", "node to coordinators"},
     {"pull-delay-ms", KIND_NUMBER, PLACE(pull_delay_ms), 1, MS_MAX, "20", false, "MS",
@@ -76,9 +81,11 @@ static const struct word levels[] = {{"error", 3}, {"warning", 4}, {"info", 6}, 
 static const struct word modes[] = {{"on", POISE_MODE_ON}, {"shadow", POISE_MODE_SHADOW}, {"off", POISE_MODE_OFF},
                                     {NULL, 0}};
 
+static const struct word bools[] = {{"yes", true}, {"no", false}, {NULL, 0}};
+
 static const struct word *words_of(enum kind kind)
 {
-    return kind == KIND_LEVEL ? levels : modes;
+    return kind == KIND_LEVEL ? levels : kind == KIND_MODE ? modes : bools;
 }
 
 static int set_number(const struct setting *s, const char *value, uint64_t *place, struct poise_err *err)
@@ -102,7 +109,9 @@ static int set_word(const struct setting *s, const char *value, uint32_t *place,
         }
     }
     return err_set(err, -EINVAL, "%s: '%s' is none of %s", s->name, value,
-                   s->kind == KIND_LEVEL ? "error, warning, info, debug" : "on, shadow, off");
+                   s->kind == KIND_LEVEL ? "error, warning, info, debug"
+                   : s->kind == KIND_MODE ? "on, shadow, off"
+                                          : "yes, no");
 }
 
 static int set_value(const struct setting *s, const char *value, struct config *config, struct poise_err *err)
@@ -220,6 +229,12 @@ static int check_together(struct config *c, struct poise_err *err)
     if (c->beacon_ms >= c->silence_ms)
         return err_set(err, -EINVAL, "silence-ms (%llu) must be above beacon-ms (%llu)",
                        (unsigned long long)c->silence_ms, (unsigned long long)c->beacon_ms);
+    struct poise_err detail;
+    int rc = strcmp(c->listen, "none") == 0
+                 ? 0
+                 : endpoints_parse(c->listen, ENDPOINT_LISTEN, c->insecure, NULL, NULL, &detail);
+    if (rc < 0)
+        return err_set(err, rc, "listen: %s", detail.text);
     if (!c->node_name[0] && gethostname(c->node_name, sizeof c->node_name - 1) < 0)
         snprintf(c->node_name, sizeof c->node_name, "localhost");
     return 0;

@@ -13,6 +13,7 @@
 #define CONFIG_FILE "/etc/poise/poised.conf" /* read where it exists and --config names no other */
 #define CONFIG_SOCKET_DIR "/run/poise"
 #define CONFIG_PATH_BYTES 512
+#define CONFIG_LISTEN_BYTES 2048
 
 enum config_action { CONFIG_RUN, CONFIG_CHECK, CONFIG_HELP, CONFIG_VERSION };
 
@@ -20,6 +21,8 @@ struct config {
     char socket_dir[CONFIG_PATH_BYTES];
     char config[CONFIG_PATH_BYTES]; /* the file; "" none was read */
     char node_name[POISE_MAX_NAME];
+    char listen[CONFIG_LISTEN_BYTES]; /* endpoints of this coordinator, see endpoint.h; "none" */
+    uint32_t insecure;                /* bool: endpoints beyond loopback are allowed, without keys */
     uint32_t action;    /* enum config_action */
     uint32_t log_level; /* syslog's: 3 error, 4 warning, 6 info, 7 debug */
     uint32_t mode;      /* POISE_MODE_*: of jobs without one of their own */

@@ -21,6 +21,10 @@ struct shell_report {
     struct router_counters router;
     struct local_counters local;
     struct roles_counters roles;
+    struct link_report *links; /* [n_links] to coordinators elsewhere */
+    uint32_t n_links;
+    const struct listener *listener; /* and its peers: nodes elsewhere */
+    uint64_t now_ms;
     struct node_report node;
     struct group_report *groups;
     uint64_t *idle_ms; /* [n_groups] since the newest outcome */
@@ -75,6 +79,11 @@ char *status_metrics(const struct shell_report *report);
 void metrics_labels(FILE *out, const char *name, const char *job, const char *group, uint32_t uid);
 void metrics_ranks(FILE *out, const struct shell_report *report);
 
+/* Adds "links" and "coordinator" to the object of status_json(). */
+struct json_t;
+void status_links(const struct shell_report *report, struct json_t *object);
+
+const char *link_state_name(enum link_state state);
 const char *mode_name(uint32_t mode);          /* "on" */
 bool mode_read(const char *text, uint32_t *ret_mode);
 const char *waiting_name(uint32_t waiting);    /* WIRE_WAIT_*: "loader" */

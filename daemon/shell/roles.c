@@ -70,6 +70,17 @@ void roles_push_message(struct roles *roles, bool to_coordinator, enum node_even
     roles_push(roles, event);
 }
 
+void roles_push_change(struct roles *roles, bool to_coordinator, enum node_event_kind kind, uint64_t link)
+{
+    struct roles_event *event = calloc(1, sizeof *event);
+    if (!event)
+        return; /* silence tells the same, later */
+    event->to_coordinator = to_coordinator;
+    event->kind = kind;
+    event->link = link;
+    roles_push(roles, event);
+}
+
 static void pass(struct roles *roles, bool to_coordinator, uint64_t link, const struct wire_message *msg)
 {
     struct wire_message *copy = NULL;
@@ -94,17 +105,34 @@ void roles_send(struct roles *roles, uint64_t session, const struct wire_message
                  (unsigned long long)session, err.text);
 }
 
-/* Only jobs of this process's coordinator are let in, see refuse_join(). */
 static void send_up(struct roles *roles, uint64_t link, const struct wire_message *msg)
 {
     const char *endpoint = node_link_endpoint(roles->node, link);
-    if (endpoint && !*endpoint) {
-        roles->inner_link = link;
-        pass(roles, true, link, msg);
-    } else {
-        log_line(LOG_LINE_ERROR, "%s to coordinator %s dropped: there is no way there", wire_type_name(msg->type),
-                 endpoint ? endpoint : "(none)");
+    if (!endpoint)
+        return;
+    if (*endpoint) {
+        links_send(roles->links, link, endpoint, msg);
+        return;
     }
+    roles->has_inner = true;
+    roles->inner_link = link;
+    pass(roles, true, link, msg);
+}
+
+/* The routing ids of nodes elsewhere never equal the number of a link here. */
+static void send_down(struct roles *roles, uint64_t to, const struct wire_message *msg)
+{
+    if (roles->has_inner && to == roles->inner_link)
+        pass(roles, false, to, msg);
+    else
+        listener_send(roles->listener, to, msg);
+}
+
+static void publish(struct roles *roles, const struct wire_message *msg)
+{
+    if (roles->has_inner)
+        pass(roles, false, roles->inner_link, msg);
+    listener_publish(roles->listener, msg);
 }
 
 void roles_set_timer(uv_timer_t *timer, uv_timer_cb callback, uint64_t next_ms)
@@ -164,10 +192,10 @@ static void apply_coordinator(struct roles *roles, const struct core_update *up)
     write_logs(up);
     for (uint32_t i = 0; i < up->n_sends; i++) {
         note_outcome(roles, up->sends[i].msg);
-        pass(roles, false, up->sends[i].to, up->sends[i].msg);
+        send_down(roles, up->sends[i].to, up->sends[i].msg);
     }
     for (uint32_t i = 0; i < up->n_publishes; i++)
-        pass(roles, false, roles->inner_link, up->publishes[i]);
+        publish(roles, up->publishes[i]);
     roles_set_timer(&roles->coordinator_timer, on_coordinator_timer, up->next_ms);
 }
 
@@ -226,7 +254,8 @@ static void on_turn(uv_idle_t *turn)
     struct poise_err err = {0};
     int rc;
     if (queued->to_coordinator) {
-        struct coordinator_event event = {.kind = COORDINATOR_FROM_NODE, .link = queued->link, .msg = queued->msg};
+        struct coordinator_event event = {.kind = queued->msg ? COORDINATOR_FROM_NODE : COORDINATOR_LINK_DOWN,
+                                          .link = queued->link, .msg = queued->msg};
         rc = step_coordinator(roles, &event, &err);
     } else {
         struct node_event event = {.kind = queued->kind, .session = queued->session, .link = queued->link,
@@ -239,7 +268,7 @@ static void on_turn(uv_idle_t *turn)
     }
     if (rc < 0) {
         roles->counters.dropped++;
-        log_line(LOG_LINE_ERROR, "%s dropped: %s", queued->msg ? wire_type_name(queued->msg->type) : "a new session",
+        log_line(LOG_LINE_ERROR, "%s dropped: %s", queued->msg ? wire_type_name(queued->msg->type) : "an event",
                  err.text);
     }
     if (rc < 0 && !queued->to_coordinator && is_first(queued))
@@ -269,10 +298,11 @@ static int make_machines(struct roles *roles, const struct config *c)
     return rc < 0 ? rc : coordinator_new(&coordinator, &roles->coordinator);
 }
 
-int roles_init(struct roles *roles, uv_loop_t *loop, const struct config *config, struct router *router,
-               struct local *local, struct poise_err *err)
+int roles_init(struct roles *roles, uv_loop_t *loop, const struct config *config, const struct roles_sockets *sockets,
+               struct poise_err *err)
 {
-    *roles = (struct roles){.router = router, .local = local, .mode = config->mode};
+    *roles = (struct roles){.router = sockets->router, .local = sockets->local, .links = sockets->links,
+                            .listener = sockets->listener, .insecure = config->insecure, .mode = config->mode};
     roles->last = &roles->first;
     if (getrandom(&roles->instance, sizeof roles->instance, 0) != sizeof roles->instance)
         return err_set(err, -errno, "getrandom: %s", strerror(errno));

@@ -11,6 +11,8 @@
 #include "daemon/core/coordinator.h"
 #include "daemon/core/node.h"
 #include "daemon/shell/config.h"
+#include "daemon/shell/links.h"
+#include "daemon/shell/listener.h"
 #include "daemon/shell/local.h"
 #include "daemon/shell/router.h"
 
@@ -28,10 +30,14 @@ struct roles {
     struct coordinator *coordinator;
     struct router *router;
     struct local *local;
+    struct links *links;
+    struct listener *listener;
+    bool insecure;
     struct wire_id instance;
     uint32_t mode; /* of jobs without one of their own: what WELCOME says; the node tells a job's own after JOIN */
     struct roles_counters counters;
-    uint64_t inner_link; /* the node's number of the coordinator in this process */
+    bool has_inner;      /* some job of this node uses the coordinator of this process */
+    uint64_t inner_link; /* the node's number of it */
     struct roles_event *first, **last; /* the queue */
     uint32_t n_queued;
     struct map outcomes; /* epoch (its low half) -> when its newest outcome was */
@@ -43,12 +49,21 @@ struct roles {
     void (*closed)(struct roles *roles);
 };
 
-/* Makes the machines and starts. Keeps router and local, which are made after it with the handlers below. */
-int roles_init(struct roles *roles, uv_loop_t *loop, const struct config *config, struct router *router,
-               struct local *local, struct poise_err *err);
+struct roles_sockets { /* kept; made after the roles, with the handlers below */
+    struct router *router;
+    struct local *local;
+    struct links *links;
+    struct listener *listener;
+};
+
+/* Makes the machines and starts. */
+int roles_init(struct roles *roles, uv_loop_t *loop, const struct config *config, const struct roles_sockets *sockets,
+               struct poise_err *err);
 
 struct router_handler roles_router_handler(struct roles *roles);
 struct local_handler roles_local_handler(struct roles *roles);
+struct links_handler roles_links_handler(struct roles *roles);
+struct listener_handler roles_listener_handler(struct roles *roles);
 
 /* Sets the mode of a group ("" all), or of all groups of a job, or of all jobs ("") that `uid` may change. Errors:
  * those of NODE_SET_MODE. */

@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,91 +16,36 @@
 
 #include "daemon/planner/err.h"
 #include "daemon/shell/log.h"
+#include "daemon/shell/zframe.h"
 
+#define SOCKETS 4096 /* of the context that links share: each of 256 has two sockets with a pair for the monitor */
 #define MESSAGES_A_TURN 64     /* then timers, other sockets and the state machines have their turn */
 #define HELLO_MAX_BYTES 4096   /* what somebody unknown may make us parse; a HELLO has about 40 */
 #define HELLO_BUDGET 65536
 #define BACKLOG 1024           /* a node's ranks connect at once */
 #define HIGH_WATER 1000        /* messages to one process: W steps make about 20, so only a stopped one gets there */
-#define ID_BYTES 5             /* of an id that the ROUTER assigned: 0 and a counter */
-#define ID_FLAG (1ull << 32)   /* makes the counter a key that is never 0 */
-
-static int set_int(void *socket, int option, int value)
-{
-    return zmq_setsockopt(socket, option, &value, sizeof value);
-}
 
 static int configure(void *socket)
 {
     int64_t max = WIRE_MAX_BYTES;
-    if (set_int(socket, ZMQ_LINGER, 0) < 0 || set_int(socket, ZMQ_ROUTER_MANDATORY, 1) < 0 ||
-        set_int(socket, ZMQ_SNDHWM, HIGH_WATER) < 0 || set_int(socket, ZMQ_RCVHWM, HIGH_WATER) < 0 ||
-        set_int(socket, ZMQ_BACKLOG, BACKLOG) < 0 || zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &max, sizeof max) < 0)
+    if (!zframe_set(socket, ZMQ_LINGER, 0) || !zframe_set(socket, ZMQ_ROUTER_MANDATORY, 1) ||
+        !zframe_set(socket, ZMQ_SNDHWM, HIGH_WATER) || !zframe_set(socket, ZMQ_RCVHWM, HIGH_WATER) ||
+        !zframe_set(socket, ZMQ_BACKLOG, BACKLOG) || zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &max, sizeof max) < 0)
         return -errno;
     return 0;
 }
 
-static uint64_t id_read(zmq_msg_t *frame)
-{
-    const uint8_t *b = zmq_msg_data(frame);
-    if (zmq_msg_size(frame) != ID_BYTES || b[0] != 0)
-        return 0;
-    return ID_FLAG | (uint64_t)b[1] << 24 | (uint64_t)b[2] << 16 | (uint64_t)b[3] << 8 | b[4];
-}
-
-static void id_write(uint64_t id, uint8_t bytes[ID_BYTES])
-{
-    bytes[0] = 0;
-    for (int i = 1; i < ID_BYTES; i++)
-        bytes[i] = (uint8_t)(id >> (32 - 8 * i));
-}
-
 /* ---------------------------------------------------------------------------------------------------------- sending */
-
-static void free_bytes(void *bytes, void *hint)
-{
-    (void)hint;
-    free(bytes);
-}
-
-static int send_frames(struct router *router, uint64_t id, uint8_t *bytes, size_t n_bytes)
-{
-    uint8_t id_bytes[ID_BYTES];
-    zmq_msg_t frame;
-    id_write(id, id_bytes);
-    if (zmq_send(router->socket, id_bytes, sizeof id_bytes, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) {
-        int code = -errno;
-        free(bytes);
-        return code;
-    }
-    if (zmq_msg_init_data(&frame, bytes, n_bytes, free_bytes, NULL) < 0) {
-        free(bytes);
-        zmq_msg_init(&frame); /* an empty one ends the message that has begun: the other end drops it as bad */
-    }
-    if (zmq_msg_send(&frame, router->socket, ZMQ_DONTWAIT) < 0) {
-        int code = -errno;
-        zmq_msg_close(&frame);
-        return code;
-    }
-    return 0;
-}
 
 static int send_to_id(struct router *router, uint64_t id, const struct wire_message *msg, struct poise_err *err)
 {
-    uint8_t *bytes;
-    size_t n_bytes;
-    int rc = wire_encode(msg, &bytes, &n_bytes, err);
-    if (rc < 0)
-        return rc;
-    rc = send_frames(router, id, bytes, n_bytes);
-    if (rc == 0) {
-        router->counters.sent++;
-        router->counters.sent_bytes += n_bytes;
-        return 0;
-    }
+    size_t n_bytes = 0;
+    int rc = zframe_send(router->socket, id, msg, &n_bytes, err);
+    router->counters.sent += rc == 0;
+    router->counters.sent_bytes += n_bytes;
     router->counters.full += rc == -EAGAIN;
     router->counters.unroutable += rc == -EHOSTUNREACH;
-    return err_set(err, rc, "%s: %s", wire_type_name(msg->type), zmq_strerror(-rc));
+    return rc;
 }
 
 int router_send(struct router *router, uint64_t session, const struct wire_message *msg, struct poise_err *err)
@@ -227,7 +171,7 @@ static void message(struct router *router, uint64_t session, const void *bytes, 
 
 static void dispatch(struct router *router, zmq_msg_t *id_frame, zmq_msg_t *body)
 {
-    uint64_t id = id_read(id_frame);
+    uint64_t id = zframe_id(id_frame);
     uint64_t session = id ? map_get(&router->session_of, id) : 0;
     router->counters.received++;
     router->counters.received_bytes += zmq_msg_size(body);
@@ -243,21 +187,16 @@ static void dispatch(struct router *router, zmq_msg_t *id_frame, zmq_msg_t *body
 static bool receive(struct router *router)
 {
     zmq_msg_t frames[2];
-    uint32_t n = 0;
-    bool more = true;
     zmq_msg_init(&frames[0]);
     zmq_msg_init(&frames[1]);
-    while (more && zmq_msg_recv(&frames[n < 2 ? n : 1], router->socket, ZMQ_DONTWAIT) >= 0) {
-        more = zmq_msg_more(&frames[n < 2 ? n : 1]);
-        n++;
-    }
-    if (n == 2 && !more)
+    int rc = zframe_receive(router->socket, frames, 2);
+    if (rc > 0)
         dispatch(router, &frames[0], &frames[1]);
-    else if (n > 0)
+    else if (rc < 0)
         bad(router, 0, "not one frame");
     zmq_msg_close(&frames[0]);
     zmq_msg_close(&frames[1]);
-    return n > 0;
+    return rc != 0;
 }
 
 static void on_readable(struct zpoll *zpoll)
@@ -278,6 +217,8 @@ int router_init(struct router *router, uv_loop_t *loop, const char *dir, const s
     snprintf(router->path, sizeof router->path, "%s/poised.zmq", dir);
     snprintf(endpoint, sizeof endpoint, "ipc://%s", router->path);
     router->context = zmq_ctx_new();
+    if (router->context)
+        zmq_ctx_set(router->context, ZMQ_MAX_SOCKETS, SOCKETS);
     router->socket = router->context ? zmq_socket(router->context, ZMQ_ROUTER) : NULL;
     if (!router->socket || configure(router->socket) < 0 || zmq_bind(router->socket, endpoint) < 0)
         return err_set(err, -errno, "%s: %s", endpoint, zmq_strerror(errno));

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "daemon/planner/err.h"
+#include "daemon/shell/endpoint.h"
 #include "daemon/shell/log.h"
 
 #define LINGER_MS 50 /* ZeroMQ's thread needs far less, deaths are to be told in less than a second */
@@ -92,29 +93,34 @@ static int on_bound(void *data, uint64_t session, struct poise_err *err)
     return 0;
 }
 
-/* A job that names coordinators elsewhere would wait for them until its deadline. */
-static void refuse_join(struct roles *roles, uint64_t session, const struct wire_join *join)
+/* Before the node remembers the endpoints: a bad one would be waited for until a deadline. True: it was refused. */
+static bool refuse_join(struct roles *roles, uint64_t session, const struct wire_join *join)
 {
     struct wire_message msg = {.type = WIRE_REFUSED};
+    struct poise_err why;
+    if (!join->coordinators || !join->coordinators[0])
+        return false;
+    int rc = endpoints_parse(join->coordinators, ENDPOINT_CONNECT, roles->insecure, NULL, NULL, &why);
+    if (rc == 0)
+        return false;
     msg.refused.who.rank = join->rank;
     msg.refused.who.replica = join->replica;
     memcpy(msg.refused.who.job, join->job, sizeof join->job);
     memcpy(msg.refused.who.group, join->group, sizeof join->group);
     msg.refused.who.incarnation = join->incarnation;
-    err_set_at(&msg.refused.error, -EOPNOTSUPP, join->rank, POISE_NONE, NULL,
-               "job %.60s names coordinators %.200s: this poised coordinates on its own machine only; name none",
-               join->job, join->coordinators);
+    err_set_at(&msg.refused.error, rc, join->rank, POISE_NONE, NULL, "job %.60s: coordinators: %.400s", join->job,
+               why.text);
     log_line(LOG_LINE_ERROR, "%s", msg.refused.error.text);
     roles_send(roles, session, &msg);
-    sessions_end(roles, session, "it names coordinators");
+    sessions_end(roles, session, "its coordinators cannot be used");
+    return true;
 }
 
 static void on_message(void *data, uint64_t session, struct wire_message *msg)
 {
     struct roles *roles = data;
     struct roles_event *end = end_of(roles, session);
-    if (msg->type == WIRE_JOIN && msg->join.coordinators && msg->join.coordinators[0]) {
-        refuse_join(roles, session, &msg->join);
+    if (msg->type == WIRE_JOIN && refuse_join(roles, session, &msg->join)) {
         wire_free(msg);
         return;
     }
@@ -180,6 +186,38 @@ struct router_handler roles_router_handler(struct roles *roles)
 struct local_handler roles_local_handler(struct roles *roles)
 {
     return (struct local_handler){roles, on_ended, on_who, on_peers};
+}
+
+/* ------------------------------------------------------------------------------------------------ other daemons */
+
+static void on_coordinator(void *data, uint64_t number, struct wire_message *msg)
+{
+    roles_push_message(data, false, NODE_FROM_COORDINATOR, number, msg);
+}
+
+static void on_link(void *data, uint64_t number, bool up)
+{
+    roles_push_change(data, false, up ? NODE_LINK_UP : NODE_LINK_DOWN, number);
+}
+
+static void on_node(void *data, uint64_t id, struct wire_message *msg)
+{
+    roles_push_message(data, true, NODE_FROM_COORDINATOR, id, msg);
+}
+
+static void on_node_gone(void *data, uint64_t id)
+{
+    roles_push_change(data, true, NODE_LINK_DOWN, id);
+}
+
+struct links_handler roles_links_handler(struct roles *roles)
+{
+    return (struct links_handler){roles, on_coordinator, on_link, on_busy};
+}
+
+struct listener_handler roles_listener_handler(struct roles *roles)
+{
+    return (struct listener_handler){roles, on_node, on_node_gone, on_busy};
 }
 
 void sessions_free(struct roles *roles)

@@ -29,6 +29,10 @@ void roles_push(struct roles *roles, struct roles_event *event);
 void roles_push_message(struct roles *roles, bool to_coordinator, enum node_event_kind kind, uint64_t from,
                         struct wire_message *msg);
 
+/* A connection to a coordinator, or of a node to this one, is there or is not. kind: NODE_LINK_*; to a coordinator it is
+ * always down. */
+void roles_push_change(struct roles *roles, bool to_coordinator, enum node_event_kind kind, uint64_t link);
+
 /* To a process; ends its session where it is gone. */
 void roles_send(struct roles *roles, uint64_t session, const struct wire_message *msg);
 

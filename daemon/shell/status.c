@@ -68,7 +68,18 @@ static void report_free(struct shell_report *report)
 {
     free(report->groups);
     free(report->idle_ms);
+    free(report->links);
     free(report->node.processes);
+}
+
+static int gather_links(const struct status_sources *s, struct shell_report *report)
+{
+    report->n_links = links_report(s->links, report->now_ms, NULL, 0);
+    report->links = calloc(report->n_links + 1, sizeof *report->links);
+    if (!report->links)
+        return -ENOMEM;
+    links_report(s->links, report->now_ms, report->links, report->n_links);
+    return 0;
 }
 
 /* Caller frees with report_free(). */
@@ -80,11 +91,14 @@ static int gather(const struct status *status, struct shell_report *ret_report)
                                   .socket_dir = s->socket_dir, .mode = s->config->mode,
                                   .n_connections = s->local->n_conns, .max_processes = s->local->max_processes,
                                   .n_queued = s->roles->n_queued, .router = s->router->counters,
+                                  .now_ms = now, .listener = s->listener,
                                   .local = s->local->counters, .roles = s->roles->counters};
     int rc = node_report(s->roles->node, &report.node);
     if (rc < 0)
         return rc;
     rc = coordinator_report(s->roles->coordinator, now, &report.groups, &report.n_groups);
+    if (rc == 0)
+        rc = gather_links(s, &report);
     if (rc == 0 && !(report.idle_ms = calloc(report.n_groups + 1, sizeof *report.idle_ms)))
         rc = -ENOMEM;
     if (rc < 0) {

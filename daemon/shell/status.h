@@ -18,6 +18,8 @@ struct status_sources { /* kept */
     struct roles *roles;
     const struct router *router;
     const struct local *local;
+    const struct links *links;
+    const struct listener *listener;
 };
 
 struct status {

@@ -5,6 +5,7 @@
  *
  *   version, wire_version, node, instance, pid, uptime_ms, socket_dir, mode, processes, max_processes, queued
  *   counters  {messages, events, bad_messages, ...}: since the start
+ *   links     coordinators in other processes, and coordinator: nodes there; see status_links.c
  *   groups    [{job, group, uid, state ("forming", "running", "ended", "aborted"), verdict, mode, epoch, algorithm,
  *              ranks, replicas, nodes, joined, first_step, step (the lowest open one), decided, planned, errors,
  *              samples, samples_moved, samples_dropped, bytes, bytes_moved, idle_ms (since the newest outcome),
@@ -252,6 +253,7 @@ static json_t *status_object(const struct shell_report *r)
     set_number(o, "max_processes", r->max_processes);
     set_number(o, "queued", r->n_queued);
     json_object_set_new(o, "counters", counters_json(r));
+    status_links(r, o);
     for (uint32_t i = 0; i < r->n_groups; i++)
         json_array_append_new(groups, group_json(r, i));
     json_object_set_new(o, "groups", groups);

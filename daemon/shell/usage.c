@@ -18,6 +18,8 @@ static const char head[] =
     "  poised                                      serve this machine (as root, or under systemd)\n"
     "  poised --socket-dir /tmp/poise-$USER        serve yourself; trainers need POISE_SOCKET_DIR=/tmp/poise-$USER\n"
     "  poised --mode shadow                        plan and report, move nothing\n"
+    "  poised --listen tcp://127.0.0.1:29410       coordinate for nodes of other poised too; their jobs name it in\n"
+    "                                              POISE_COORDINATORS\n"
     "  poised --config poised.conf --check-config  check a file, print what would be used\n"
     "  poisectl status                             what every group does, and what it waits for\n"
     "  curl --unix-socket /run/poise/status.sock http://poised/status\n"

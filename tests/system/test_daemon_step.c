@@ -133,7 +133,7 @@ Test(daemon_step, two_processes_join_and_get_their_outcomes)
     test_daemon_end(&daemon);
 }
 
-Test(daemon_step, a_job_that_names_coordinators_is_refused_not_left_waiting)
+Test(daemon_step, a_job_whose_coordinators_cannot_be_used_is_refused_not_left_waiting)
 {
     struct test_daemon daemon;
     struct test_peer peer;
@@ -142,7 +142,8 @@ Test(daemon_step, a_job_that_names_coordinators_is_refused_not_left_waiting)
     strcpy(peer.coordinators, "tcp://head:1234");
     test_peer_join(&peer, "job", 0, 1);
     struct wire_message *refused = test_peer_expect(&peer, WIRE_REFUSED);
-    cr_assert(strstr(refused->refused.error.text, "tcp://head:1234"), "%s", refused->refused.error.text);
+    cr_assert(strstr(refused->refused.error.text, "tcp://head:1234: it is beyond loopback"), "%s",
+              refused->refused.error.text);
     cr_assert_str_eq(refused->refused.who.job, "job");
     wire_free(refused);
     test_peer_close(&peer);

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where nodes of other processes reach this coordinator: a ROUTER for messages and a PUB for beacons, both bound to every
+ * endpoint of `listen`. A node is known by the routing id that the ROUTER gave to its connection; that number is the
+ * link of the coordinator's events.
+ */
+#ifndef POISE_SHELL_LISTENER_H
+#define POISE_SHELL_LISTENER_H
+
+#include <uv.h>
+
+#include "daemon/shell/endpoint.h"
+#include "daemon/shell/map.h"
+#include "daemon/shell/zpoll.h"
+#include "proto/wire.h"
+
+struct peer { /* a node that speaks to this coordinator */
+    struct peer *next;
+    uint64_t id;
+    struct wire_id instance; /* none: it has not said yet */
+    char name[POISE_MAX_NAME];
+    uint64_t heard_ms, received, sent, dropped;
+};
+
+struct listener_handler {
+    void *data;
+    /* A checked message of a node. Takes msg. */
+    void (*message)(void *data, uint64_t id, struct wire_message *msg);
+    /* The node is not there any more. */
+    void (*gone)(void *data, uint64_t id);
+    /* Whether reading shall pause until a later turn of the loop. */
+    bool (*busy)(void *data);
+};
+
+struct listener_counters {
+    uint64_t received, sent, beacons;
+    uint64_t bad;        /* bytes that are no message, or none that a node may send */
+    uint64_t unroutable; /* to a node that is gone */
+    uint64_t full;       /* to a node that does not read: dropped, it asks again */
+};
+
+struct listener {
+    uv_loop_t *loop; /* NULL: does not listen */
+    void *router, *pub;
+    struct zpoll zpoll;
+    uv_timer_t timer;
+    struct listener_handler handler;
+    uint64_t forget_ms; /* a node that is silent for so long is forgotten */
+    struct endpoint endpoints[ENDPOINTS_MAX];
+    uint32_t n_endpoints, n_bound;
+    struct map peers; /* routing id -> struct peer */
+    struct peer *first;
+    uint32_t n_peers;
+    struct listener_counters counters;
+};
+
+/* Binds to the endpoints, a list that endpoints_parse() takes, and starts; "none": does nothing. Errors name the endpoint. */
+int listener_init(struct listener *listener, uv_loop_t *loop, void *context, const char *list, bool insecure,
+                  uint64_t forget_ms, const struct listener_handler *handler, struct poise_err *err);
+
+/* To the node of that link; never blocks. What cannot be sent is dropped. */
+void listener_send(struct listener *listener, uint64_t id, const struct wire_message *msg);
+
+/* A beacon to all nodes. */
+void listener_publish(struct listener *listener, const struct wire_message *msg);
+
+/* Closes; nothing where it is not in use. listener_fini() frees, after the loop has ended and before the context goes. */
+void listener_close(struct listener *listener);
+void listener_fini(struct listener *listener);
+
+#endif

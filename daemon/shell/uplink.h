@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One connection of a node to a coordinator: part of links.c, in a file of its own (uplink.c: sockets; links.c: who, when). */
+#ifndef POISE_SHELL_UPLINK_H
+#define POISE_SHELL_UPLINK_H
+
+#include "daemon/shell/links.h"
+
+struct channel { /* a socket, and the one that tells whether it is connected */
+    void *socket, *monitor;
+    struct zpoll zpoll;
+    bool watched; /* zpoll is in use */
+    bool up;
+    const char *trouble; /* why the newest attempt failed; NULL: nobody answered */
+};
+
+struct uplink {
+    struct links *links;
+    struct uplink *next;
+    uint64_t number;
+    char *text; /* the endpoint as the job names it */
+    struct endpoint endpoint;
+    struct channel control, beacons;
+    bool open, closing;
+    bool told_up, told_down; /* what the handler was told last; neither: nothing yet */
+    bool warned;             /* that beacons do not come */
+    uint64_t opened_ms, used_ms, state_ms, beacon_ms;
+    uint64_t sent, received, dropped, bad;
+};
+
+/* Makes and connects the sockets. Errors: nothing is open. */
+int uplink_open(struct uplink *link, struct poise_err *err);
+
+/* Begins to close; link->open and link->closing are false when it is done. */
+void uplink_close(struct uplink *link);
+
+/* Reads what ZeroMQ tells of the connections. */
+void uplink_look(struct uplink *link);
+
+/* Closes what is left, frees. The loop has ended. */
+void uplink_free(struct uplink *link);
+
+#endif
