@@ -20,7 +20,7 @@
 #define MISSING_MS 100   /* between two looks at who is late, while somebody waits */
 #define WARN_MS    60000 /* alive and slow is worth a notice */
 #define RECORD_MS  200   /* between two looks at what the record lacks */
-#define RECORD_CLOSE_MS 1000 /* how long a closing handle waits for the record's last steps; they come within milliseconds */
+#define RECORD_CLOSE_MS 1000 /* so long a closing handle waits for the record's last steps, which come at once */
 #define FLUSH_MS   200   /* for LEAVE to leave this process; poised waits a moment for it when the connection ends */
 
 void engine_fail(struct poise *p, const struct poise_err *why)

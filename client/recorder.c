@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two halves. The engine's: a ring of steps whose outcome or metadata is here; in step order, whole ones go into a queue. The
- * metadata of a step comes once from a coordinator and may be lost: it is asked for again until the ranks have forgotten it,
- * and the step is then recorded as missing. The thread's: takes from the queue, encodes, writes. A disk that is slower than
- * training fills the queue, and steps that find it full are recorded as missing, too.
+ * Two halves. The engine's: a ring of steps whose outcome or metadata is here; in step order, whole ones go into a
+ * queue. The metadata of a step comes once from a coordinator and may be lost: it is asked for again until the ranks
+ * have forgotten it, and the step is then recorded as missing. The thread's: takes from the queue, encodes, writes. A
+ * disk that is slower than training fills the queue, and steps that find it full are recorded as missing, too.
  */
 #include "client/recorder.h"
 
@@ -23,11 +23,11 @@
 #include "daemon/planner/err.h"
 #include "proto/record.h"
 
-#define WINDOW      (4u * WIRE_WINDOW) /* what is kept for GIVE_UP steps, and 2 W that other ranks may be ahead */
-#define GIVE_UP     12u                /* steps behind the newest: ranks have forgotten 8, a coordinator is late by some */
-#define ASK_MS      200u               /* longer than an answer takes */
-#define MAX_STEPS   256u               /* in the queue */
-#define MAX_SAMPLES (1u << 20)         /* of them together: about 100 MB */
+#define WINDOW (4u * WIRE_WINDOW) /* what is kept for GIVE_UP steps, and 2 W that other ranks may be ahead */
+#define GIVE_UP 12u               /* steps behind the newest: ranks have forgotten 8, a coordinator is late by some */
+#define ASK_MS 200u               /* longer than an answer takes */
+#define MAX_STEPS 256u            /* in the queue */
+#define MAX_SAMPLES (1u << 20)    /* of them together: about 100 MB */
 
 struct entry {
     uint64_t step;
@@ -106,7 +106,8 @@ static void recorder_free(struct recorder *rec)
     free(rec);
 }
 
-/* ------------------------------------------------------------------------------------------------------------ writing */
+/* ------------------------------------------------------------------------------------------------------------ writing
+ */
 
 static void end_with_note(struct recorder *rec, uint32_t severity, uint64_t step, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
@@ -202,10 +203,11 @@ static void write_full(struct recorder *rec, uint64_t step)
     struct record_block block = {.kind = RECORD_FULL, .step = step};
 
     write_block(rec, &block);
-    end_with_note(rec, POISE_WARNING, step,
-                  "the record %.200s has reached its limit of %llu bytes before step %llu: what is in it stays readable, "
-                  "later steps are not recorded (record_max_bytes)",
-                  rec->path, (unsigned long long)rec->max_bytes, (unsigned long long)step);
+    end_with_note(
+        rec, POISE_WARNING, step,
+        "the record %.200s has reached its limit of %llu bytes before step %llu: what is in it stays readable, "
+        "later steps are not recorded (record_max_bytes)",
+        rec->path, (unsigned long long)rec->max_bytes, (unsigned long long)step);
 }
 
 /* -E2BIG: the limit. */
@@ -245,10 +247,11 @@ static void take_item(struct recorder *rec, const struct item *item)
     if (rc == -E2BIG)
         write_full(rec, item->step);
     else if (rc < 0)
-        end_with_note(rec, POISE_ERROR, item->step,
-                      "the record %.200s cannot be written on from step %llu: %.120s; training goes on, nothing more is "
-                      "recorded",
-                      rec->path, (unsigned long long)item->step, why.text);
+        end_with_note(
+            rec, POISE_ERROR, item->step,
+            "the record %.200s cannot be written on from step %llu: %.120s; training goes on, nothing more is "
+            "recorded",
+            rec->path, (unsigned long long)item->step, why.text);
 }
 
 static void *run(void *context)
@@ -284,7 +287,8 @@ static void *run(void *context)
     return NULL;
 }
 
-/* --------------------------------------------------------------------------------------------------- the engine's half */
+/* --------------------------------------------------------------------------------------------------- the engine's half
+ */
 
 static bool is_over(struct recorder *rec)
 {
@@ -319,7 +323,8 @@ static void hand_over(struct recorder *rec, uint32_t kind, uint64_t step, struct
         wire_free(metas);
         return; /* readers see that the step is missing */
     }
-    *item = (struct item){.kind = kind, .step = step, .outcome = outcome, .metas = metas, .n_samples = count_samples(metas)};
+    *item = (struct item){
+        .kind = kind, .step = step, .outcome = outcome, .metas = metas, .n_samples = count_samples(metas)};
     pthread_mutex_lock(&rec->lock);
     if (kind == RECORD_STEP && rec->queue &&
         (rec->n_steps >= MAX_STEPS || rec->n_samples + (uint64_t)item->n_samples > MAX_SAMPLES)) {
@@ -462,7 +467,8 @@ bool recorder_note(struct recorder *rec, uint32_t *ret_severity, uint64_t *ret_s
     return there;
 }
 
-/* ------------------------------------------------------------------------------------------------------ life and death */
+/* ------------------------------------------------------------------------------------------------------ life and death
+ */
 
 /* A file that is new, or empty: left by a process that was killed before its first step. */
 static int open_file(struct recorder *rec, struct poise_err *err)

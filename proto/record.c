@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A record's bytes. The checksum covers a block's head as well, so a length that a torn or a foreign write left is never
- * believed: a block is whole and right, or reading ends there.
+ * A record's bytes. The checksum covers a block's head as well, so a length that a torn or a foreign write left is
+ * never believed: a block is whole and right, or reading ends there.
  */
 #include "proto/record.h"
 
@@ -75,8 +75,8 @@ int record_open(const uint8_t *bytes, size_t n_bytes, size_t *ret_at, struct poi
     if (n_bytes < RECORD_START_BYTES)
         return err_set(err, -EPROTO, "the record has %zu bytes: it was cut before its first block", n_bytes);
     if (get(bytes + 8, 4) != RECORD_VERSION)
-        return err_set(err, -EPROTONOSUPPORT, "a record of version %" PRIu64 ", version %u is known here", get(bytes + 8, 4),
-                       RECORD_VERSION);
+        return err_set(err, -EPROTONOSUPPORT, "a record of version %" PRIu64 ", version %u is known here",
+                       get(bytes + 8, 4), RECORD_VERSION);
     *ret_at = RECORD_START_BYTES;
     return 0;
 }
@@ -103,14 +103,15 @@ int record_next(const uint8_t *bytes, size_t n_bytes, size_t *at, struct record_
     block.first = head + RECORD_HEAD_BYTES;
     block.second = block.first + block.n_first;
     if (get(head + HASHED_BYTES, 8) != checksum(head, &block))
-        return err_set(err, -EBADMSG, "the block at byte %zu has another checksum than it names: nothing behind it is read",
-                       *at);
+        return err_set(err, -EBADMSG,
+                       "the block at byte %zu has another checksum than it names: nothing behind it is read", *at);
     *at += RECORD_HEAD_BYTES + (size_t)block.n_first + block.n_second;
     *ret_block = block;
     return 1;
 }
 
-/* -------------------------------------------------------------------------------------------------------------- messages */
+/* --------------------------------------------------------------------------------------------------------------
+ * messages */
 
 static int read_message(const uint8_t *bytes, uint32_t n_bytes, enum wire_type type, struct wire_message **ret_msg,
                         struct poise_err *err)
@@ -139,13 +140,15 @@ int record_read_group(const struct record_block *block, struct wire_message **re
 static int check_metas(const struct wire_message *msg, uint64_t step, uint32_t n_ranks, struct poise_err *err)
 {
     if (msg->meta.n_metas != n_ranks)
-        return err_set(err, -EPROTO, "step %" PRIu64 ": metadata of %u ranks, not of %u", step, msg->meta.n_metas, n_ranks);
+        return err_set(err, -EPROTO, "step %" PRIu64 ": metadata of %u ranks, not of %u", step, msg->meta.n_metas,
+                       n_ranks);
     for (uint32_t i = 0; i < n_ranks; i++) {
         const struct wire_meta *meta = &msg->meta.metas[i];
 
         if (meta->rank != i || meta->replica != 0 || meta->step != step)
             return err_set(err, -EPROTO,
-                           "step %" PRIu64 ": metadata of rank %u, replica %u, step %" PRIu64 " in the place of rank %u",
+                           "step %" PRIu64 ": metadata of rank %u, replica %u, step %" PRIu64
+                           " in the place of rank %u",
                            step, meta->rank, meta->replica, meta->step, i);
     }
     return 0;
@@ -163,7 +166,8 @@ int record_read_step(const struct record_block *block, uint32_t n_ranks, struct 
     if (whole || block->n_first)
         rc = read_message(block->first, block->n_first, WIRE_OUTCOME, &outcome, err);
     if (rc == 0 && outcome && outcome->outcome.step != block->step)
-        rc = err_set(err, -EPROTO, "step %" PRIu64 ": the outcome of step %" PRIu64, block->step, outcome->outcome.step);
+        rc =
+            err_set(err, -EPROTO, "step %" PRIu64 ": the outcome of step %" PRIu64, block->step, outcome->outcome.step);
     if (rc == 0 && whole)
         rc = read_message(block->second, block->n_second, WIRE_META, &metas, err);
     if (rc == 0 && whole)

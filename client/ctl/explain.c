@@ -57,7 +57,8 @@ static int show_step(struct explain *e, const struct record_block *block, struct
 }
 
 /* The exit status: 1 where a plan is another one than was recorded. */
-static int one_step(struct recorded *rec, uint64_t step, uint32_t rank, bool json, bool *ret_same, struct poise_err *err)
+static int one_step(struct recorded *rec, uint64_t step, uint32_t rank, bool json, bool *ret_same,
+                    struct poise_err *err)
 {
     struct explain explain = {.rec = rec, .rank = rank, .json = json};
     struct record_block block;
@@ -67,8 +68,8 @@ static int one_step(struct recorded *rec, uint64_t step, uint32_t rank, bool jso
     if (!find_step(rec, step, &block, range)) {
         if (range[0] == UINT64_MAX)
             return err_set(err, -ENOENT, "%.200s holds no step%s%s", rec->path, *rec->end ? ": " : "", rec->end);
-        return err_set(err, -ENOENT, "%.200s has steps %" PRIu64 " to %" PRIu64 ", not %" PRIu64 "%s%s", rec->path, range[0],
-                       range[1], step, *rec->end ? "; " : "", rec->end);
+        return err_set(err, -ENOENT, "%.200s has steps %" PRIu64 " to %" PRIu64 ", not %" PRIu64 "%s%s", rec->path,
+                       range[0], range[1], step, *rec->end ? "; " : "", rec->end);
     }
     rc = show_step(&explain, &block, err);
     *ret_same = !explain.planned || explain.same;
@@ -80,7 +81,7 @@ static json_t *line_json(const struct explain *e)
 {
     const struct wire_outcome *o = e->step.outcome ? &e->step.outcome->outcome : NULL;
     json_t *line = json_pack("{s:I, s:s}", "step", (json_int_t)e->step.step, "outcome",
-                             !o                                ? "unknown"
+                             !o                              ? "unknown"
                              : o->kind == WIRE_OUTCOME_PLAN  ? "plan"
                              : o->kind == WIRE_OUTCOME_ERROR ? "error"
                                                              : "end");
@@ -106,8 +107,8 @@ static int all_steps(struct recorded *rec, bool json, bool *ret_same, struct poi
 
     *ret_same = true;
     if (!json)
-        printf("%s: job %s, group %s, %u ranks\n%10s  %-8s %-24s %s\n", rec->path, join->job, join->group, join->n_ranks,
-               "step", "mode", "step over the mean rank", "moved");
+        printf("%s: job %s, group %s, %u ranks\n%10s  %-8s %-24s %s\n", rec->path, join->job, join->group,
+               join->n_ranks, "step", "mode", "step over the mean rank", "moved");
     while (rc == 0 && recorded_next(rec, &block)) {
         struct explain explain = {.rec = rec, .rank = POISE_NONE};
 
@@ -160,7 +161,8 @@ int explain_command(const struct ctl_command *command, int argc, char **argv)
     if (rc == 0)
         rc = recorded_open(words[0], &rec, &err);
     if (rc == 0 && rank_text && rank >= rec.group->join.n_ranks)
-        rc = err_set(&err, -EINVAL, "--rank %" PRIu64 ": the record has ranks 0 to %u", rank, rec.group->join.n_ranks - 1);
+        rc = err_set(&err, -EINVAL, "--rank %" PRIu64 ": the record has ranks 0 to %u", rank,
+                     rec.group->join.n_ranks - 1);
     if (rc == 0)
         rc = step_text ? one_step(&rec, step, (uint32_t)rank, json, &same, &err) : all_steps(&rec, json, &same, &err);
     recorded_close(&rec);

@@ -20,12 +20,12 @@ struct explain {
     struct recorded_step step;
     uint32_t rank; /* POISE_NONE: all */
     bool json;
-    bool planned;  /* all below is there */
-    struct poise_plan plan;  /* what the planner makes of it, also in a mode that did not deliver it */
-    unsigned char id[16];    /* of what was delivered, made again */
-    bool same;               /* as the recorded one */
+    bool planned;           /* all below is there */
+    struct poise_plan plan; /* what the planner makes of it, also in a mode that did not deliver it */
+    unsigned char id[16];   /* of what was delivered, made again */
+    bool same;              /* as the recorded one */
     uint32_t n_reason[POISE_N_REASONS];
-    uint32_t *moved;         /* [n_moved] samples, by flow */
+    uint32_t *moved; /* [n_moved] samples, by flow */
     uint32_t n_moved;
     struct explain_flow *flows; /* [n_flows] the most cost first */
     uint32_t n_flows;

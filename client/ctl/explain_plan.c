@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A recorded step, planned again. What limited the plan is found by asking the planner for the same step without one rule at
- * a time: the rule whose absence makes a better plan is what limited it.
+ * A recorded step, planned again. What limited the plan is found by asking the planner for the same step without one
+ * rule at a time: the rule whose absence makes a better plan is what limited it.
  */
 #include "client/ctl/explain.h"
 
@@ -31,7 +31,8 @@ double explain_ratio(const struct explain *explain, double cost)
     return mean > 0 ? cost / mean : 1;
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- flows */
+/* ----------------------------------------------------------------------------------------------------------------
+ * flows */
 
 static const struct explain *sorted; /* qsort has no argument of its own; this program has one thread */
 
@@ -87,7 +88,8 @@ static int make_flows(struct explain *e, struct poise_err *err)
     return 0;
 }
 
-/* --------------------------------------------------------------------------------------------------------------- limits */
+/* ---------------------------------------------------------------------------------------------------------------
+ * limits */
 
 static void add_limit(struct explain *e, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -141,8 +143,9 @@ static void find_giant(struct explain *e)
     if (n && explain_ratio(e, cost) > 1) {
         uint32_t rank = recorded_origin(&e->step, largest);
 
-        add_limit(e, "one giant sample: sample %u of rank %u alone costs %.2fx the mean rank, so no plan can be below that",
-                  largest - e->step.columns.first[rank], rank, explain_ratio(e, cost));
+        add_limit(
+            e, "one giant sample: sample %u of rank %u alone costs %.2fx the mean rank, so no plan can be below that",
+            largest - e->step.columns.first[rank], rank, explain_ratio(e, cost));
     }
 }
 
@@ -160,15 +163,17 @@ static void find_limits(struct explain *e)
         return; /* as good as was asked for */
     if (req.count != POISE_COUNT_FREE) {
         req.count = POISE_COUNT_FREE;
-        try_without(e, &req, e->step.columns.req.count == POISE_COUNT_EQUAL
-                                 ? "count equal: every rank keeps its number of samples"
-                                 : "count bounded: numbers of samples differ by at most one");
+        try_without(e, &req,
+                    e->step.columns.req.count == POISE_COUNT_EQUAL
+                        ? "count equal: every rank keeps its number of samples"
+                        : "count bounded: numbers of samples differ by at most one");
         req.count = e->step.columns.req.count;
     }
     req.cap_bytes_rank = POISE_NO_CAP;
     req.cap_length_rank = req.cap_length_micro_batch = no_caps;
     req.cap_samples_rank = req.cap_samples_micro_batch = 0;
-    try_without(e, &req, "caps: no micro-batch longer and no rank with more bytes than in arrival order, or as the options say");
+    try_without(e, &req,
+                "caps: no micro-batch longer and no rank with more bytes than in arrival order, or as the options say");
     req = e->step.columns.req;
     if (req.unit) {
         req.unit = NULL;
@@ -176,7 +181,8 @@ static void find_limits(struct explain *e)
     }
 }
 
-/* ----------------------------------------------------------------------------------------------------------------- plan */
+/* -----------------------------------------------------------------------------------------------------------------
+ * plan */
 
 int explain_make(struct explain *e, struct poise_err *err)
 {

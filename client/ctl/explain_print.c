@@ -56,9 +56,11 @@ static const char *version_words(const struct explain *e, char text[160])
     uint32_t recorded = e->rec->group->join.planner_version;
 
     if (recorded == PLANNER_VERSION)
-        snprintf(text, 160, "the planner is of the same version (%u): this is a bug, or the record was changed", recorded);
+        snprintf(text, 160, "the planner is of the same version (%u): this is a bug, or the record was changed",
+                 recorded);
     else
-        snprintf(text, 160, "it was made by version %u of the planner, this is version %u: explain it with a poisectl of then",
+        snprintf(text, 160,
+                 "it was made by version %u of the planner, this is version %u: explain it with a poisectl of then",
                  recorded, PLANNER_VERSION);
     return text;
 }
@@ -85,13 +87,14 @@ static void print_quality(const struct explain *e)
     if (mode != POISE_MODE_ON)
         printf("Mode %s: samples stayed where they came from. What %s would have done:\n", explain_mode(mode),
                *algorithm ? algorithm : poise_algorithm_name(0));
-    printf("Predicted step over the mean rank's cost: %.3fx in arrival order, %.3fx balanced; no plan can be below %.3fx\n"
-           "(gap %.2f %%; asked for: %.4g %%). Fullest rank: %.3fx before, %.3fx after.\n",
-           explain_ratio(e, (double)q->objective_before), explain_ratio(e, (double)q->objective_after),
-           explain_ratio(e, (double)q->objective_bound),
-           q->objective_bound ? 100 * ((double)q->objective_after / (double)q->objective_bound - 1) : 0,
-           e->rec->options.tolerance_ppm / 1e4, explain_ratio(e, (double)q->rank_max_before),
-           explain_ratio(e, (double)q->rank_max_after));
+    printf(
+        "Predicted step over the mean rank's cost: %.3fx in arrival order, %.3fx balanced; no plan can be below %.3fx\n"
+        "(gap %.2f %%; asked for: %.4g %%). Fullest rank: %.3fx before, %.3fx after.\n",
+        explain_ratio(e, (double)q->objective_before), explain_ratio(e, (double)q->objective_after),
+        explain_ratio(e, (double)q->objective_bound),
+        q->objective_bound ? 100 * ((double)q->objective_after / (double)q->objective_bound - 1) : 0,
+        e->rec->options.tolerance_ppm / 1e4, explain_ratio(e, (double)q->rank_max_before),
+        explain_ratio(e, (double)q->rank_max_after));
     printf("Moved: %u of %u samples, %s of %s (at least %s must, were samples divisible).\n", e->n_moved,
            e->step.columns.n_total, bytes_text(q->bytes_moved, moved), bytes_text(q->bytes_total, total),
            bytes_text(q->bytes_floor, floor));
@@ -161,7 +164,8 @@ static void print_limits(const struct explain *e)
 
     if (e->n_limits == 0)
         printf("What limited it: %s.\n",
-               (double)q->objective_after <= (double)q->objective_bound * (1 + e->rec->options.tolerance_ppm / 1e6 + 1e-9)
+               (double)q->objective_after <=
+                       (double)q->objective_bound * (1 + e->rec->options.tolerance_ppm / 1e6 + 1e-9)
                    ? "nothing; it is as good as was asked for"
                    : "the sizes of the samples themselves, as far as the planner found");
     else
@@ -184,10 +188,11 @@ static void print_unplanned(const struct explain *e)
     else {
         recorded_hex(o->plan_id, id);
         printf("Its metadata was not recorded (it never came, or the disk was too slow). The plan was %s:\n"
-               "%.3fx the mean rank's cost in arrival order, %.3fx as delivered, %" PRIu64 " of %" PRIu64 " samples moved.\n",
+               "%.3fx the mean rank's cost in arrival order, %.3fx as delivered, %" PRIu64 " of %" PRIu64
+               " samples moved.\n",
                id, o->totals.cost_mean ? (double)o->totals.cost_before / (double)o->totals.cost_mean : 1,
-               o->totals.cost_mean ? (double)o->totals.cost_after / (double)o->totals.cost_mean : 1, o->totals.samples_moved,
-               o->totals.n_samples);
+               o->totals.cost_mean ? (double)o->totals.cost_after / (double)o->totals.cost_mean : 1,
+               o->totals.samples_moved, o->totals.n_samples);
     }
 }
 
@@ -231,7 +236,8 @@ void explain_print_line(const struct explain *e)
         printf("%s\n", o->kind == WIRE_OUTCOME_END ? "end of the data" : "metadata not recorded");
 }
 
-/* ----------------------------------------------------------------------------------------------------------------- JSON */
+/* -----------------------------------------------------------------------------------------------------------------
+ * JSON */
 
 static json_t *flows_json(const struct explain *e)
 {
@@ -241,10 +247,10 @@ static json_t *flows_json(const struct explain *e)
         const struct explain_flow *flow = &e->flows[f];
 
         if (e->rank == POISE_NONE || flow->from == e->rank || flow->to == e->rank)
-            json_array_append_new(list, json_pack("{s:I, s:I, s:I, s:I, s:f, s:s}", "from", (json_int_t)flow->from, "to",
-                                                  (json_int_t)flow->to, "samples", (json_int_t)flow->n, "bytes",
-                                                  (json_int_t)flow->bytes, "cost_over_mean", explain_ratio(e, flow->cost),
-                                                  "reason", reason_words(flow->reason)));
+            json_array_append_new(list, json_pack("{s:I, s:I, s:I, s:I, s:f, s:s}", "from", (json_int_t)flow->from,
+                                                  "to", (json_int_t)flow->to, "samples", (json_int_t)flow->n, "bytes",
+                                                  (json_int_t)flow->bytes, "cost_over_mean",
+                                                  explain_ratio(e, flow->cost), "reason", reason_words(flow->reason)));
     }
     return list;
 }
@@ -259,11 +265,12 @@ static json_t *samples_json(const struct explain *e)
 
         if (from != e->rank && e->plan.rank[i] != e->rank)
             continue;
-        json_array_append_new(
-            list, json_pack("{s:I, s:I, s:I, s:I, s:I, s:f, s:s}", "origin_rank", (json_int_t)from, "origin_index",
-                            (json_int_t)(i - e->step.columns.first[from]), "rank", (json_int_t)e->plan.rank[i], "micro_batch",
-                            (json_int_t)e->plan.micro_batch[i], "row", (json_int_t)e->plan.row[i], "cost_over_mean",
-                            explain_ratio(e, recorded_cost(&e->step, i)), "reason", reason ? reason : "unknown"));
+        json_array_append_new(list, json_pack("{s:I, s:I, s:I, s:I, s:I, s:f, s:s}", "origin_rank", (json_int_t)from,
+                                              "origin_index", (json_int_t)(i - e->step.columns.first[from]), "rank",
+                                              (json_int_t)e->plan.rank[i], "micro_batch",
+                                              (json_int_t)e->plan.micro_batch[i], "row", (json_int_t)e->plan.row[i],
+                                              "cost_over_mean", explain_ratio(e, recorded_cost(&e->step, i)), "reason",
+                                              reason ? reason : "unknown"));
     }
     return list;
 }
@@ -310,9 +317,9 @@ int explain_print_json(const struct explain *e, struct poise_err *err)
 
     if (!out)
         return err_set(err, -ENOMEM, "no memory for the answer");
-    json_object_set_new(out, "planner_version",
-                        json_pack("{s:I, s:I}", "recorded", (json_int_t)join->planner_version, "here",
-                                  (json_int_t)PLANNER_VERSION));
+    json_object_set_new(
+        out, "planner_version",
+        json_pack("{s:I, s:I}", "recorded", (json_int_t)join->planner_version, "here", (json_int_t)PLANNER_VERSION));
     if (o) {
         recorded_hex(o->plan_id, id);
         json_object_set_new(out, "mode", json_string(explain_mode(o->totals.mode)));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading a record. The file is mapped, since a step of interest is somewhere in a gigabyte; a block is decoded only when it
- * is asked for. What a killed writer left at the end is named, never an error.
+ * Reading a record. The file is mapped, since a step of interest is somewhere in a gigabyte; a block is decoded only
+ * when it is asked for. What a killed writer left at the end is named, never an error.
  */
 #include "client/ctl/recorded.h"
 
@@ -117,7 +117,8 @@ int recorded_next(struct recorded *rec, struct record_block *ret_block)
     return 0;
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- steps */
+/* ----------------------------------------------------------------------------------------------------------------
+ * steps */
 
 static int add_tables(struct recorded_step *step, uint32_t n_ranks, struct poise_err *err)
 {
@@ -126,12 +127,14 @@ static int add_tables(struct recorded_step *step, uint32_t n_ranks, struct poise
         int rc = meta->table ? tables_add(&step->tables, meta->table, meta->table_hash, step->step) : 0;
 
         if (rc < 0)
-            return err_set(err, rc, "step %" PRIu64 ": the field table of rank %u is not the one that it names", step->step, r);
+            return err_set(err, rc, "step %" PRIu64 ": the field table of rank %u is not the one that it names",
+                           step->step, r);
         step->hashes[r] = meta->table_hash;
     }
     for (uint32_t r = 0; r < n_ranks; r++) {
         if (!wire_id_none(step->hashes[r]) && !tables_find(&step->tables, step->hashes[r]))
-            return err_set(err, -EPROTO, "step %" PRIu64 ": the field table of rank %u was not recorded", step->step, r);
+            return err_set(err, -EPROTO, "step %" PRIu64 ": the field table of rank %u was not recorded", step->step,
+                           r);
     }
     return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Steps of a record (proto/record.h) as the coordinator saw them: the planner's request made of the recorded metadata by the
- * coordinator's own code, so that the plan comes out the same, or another planner's does.
+ * Steps of a record (proto/record.h) as the coordinator saw them: the planner's request made of the recorded metadata
+ * by the coordinator's own code, so that the plan comes out the same, or another planner's does.
  */
 #ifndef POISE_CTL_RECORDED_H
 #define POISE_CTL_RECORDED_H
@@ -11,8 +11,8 @@
 
 struct recorded {
     const char *path;
-    const uint8_t *bytes; /* mapped */
-    size_t n_bytes, at;   /* at: of the next block */
+    const uint8_t *bytes;       /* mapped */
+    size_t n_bytes, at;         /* at: of the next block */
     struct wire_message *group; /* JOIN of rank 0 */
     struct options options;
     char end[256]; /* why the record is not whole, "" where it is; known when all blocks were read */
@@ -36,8 +36,8 @@ struct recorded_step {
     struct wire_id *hashes;       /* [n_ranks] of field tables */
     struct tables tables;
     struct schema *schema;
-    struct columns columns; /* of a PLAN with metadata: columns.req is the request */
-    uint32_t *sync_set, *node; /* [n_ranks] */
+    struct columns columns;           /* of a PLAN with metadata: columns.req is the request */
+    uint32_t *sync_set, *node;        /* [n_ranks] */
     const struct wire_meta **by_rank; /* [n_ranks] */
 };
 

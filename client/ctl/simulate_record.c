@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * poisectl simulate on a record: each recorded step is a batch, with its own ranks, counts, micro-batches, caps and cost, and
- * is planned with every algorithm that is asked for. Nothing is drawn at random: it is what would have been.
+ * poisectl simulate on a record: each recorded step is a batch, with its own ranks, counts, micro-batches, caps and
+ * cost, and is planned with every algorithm that is asked for. Nothing is drawn at random: it is what would have been.
  */
 #include <errno.h>
 #include <jansson.h>
@@ -91,8 +91,8 @@ static void print(const struct recorded *rec, const struct totals *all, uint32_t
 {
     const struct wire_join *join = &rec->group->join;
 
-    printf("%s: %u recorded steps of job %s, group %s, %u ranks; predicted step over the mean rank's cost:\n\n", rec->path,
-           n_steps, join->job, join->group, join->n_ranks);
+    printf("%s: %u recorded steps of job %s, group %s, %u ranks; predicted step over the mean rank's cost:\n\n",
+           rec->path, n_steps, join->job, join->group, join->n_ranks);
     printf("%-42s %8s %8s %8s %8s %8s %8s\n", "algorithm", "before", "after", "worst", "gap %", "moved %", "floor %");
     for (uint32_t a = 0; a < n; a++) {
         const struct totals *t = &all[a];
@@ -118,11 +118,11 @@ static void print_json(const struct recorded *rec, const struct totals *all, uin
         const struct totals *t = &all[a];
         double d = t->n ? t->n : 1;
 
-        json_array_append_new(list, json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:s}", "algorithm", t->name, "steps",
-                                              (json_int_t)t->n, "imbalance_before", t->before / d, "imbalance_after",
-                                              t->after / d, "imbalance_worst", t->worst, "gap", t->gap / d,
-                                              "bytes_moved_fraction", t->moved / d, "bytes_floor_fraction", t->floor / d,
-                                              "error", t->error));
+        json_array_append_new(list, json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:s}", "algorithm", t->name,
+                                              "steps", (json_int_t)t->n, "imbalance_before", t->before / d,
+                                              "imbalance_after", t->after / d, "imbalance_worst", t->worst, "gap",
+                                              t->gap / d, "bytes_moved_fraction", t->moved / d, "bytes_floor_fraction",
+                                              t->floor / d, "error", t->error));
     }
     json_object_set_new(out, "algorithms", list);
     json_dumpf(out, stdout, JSON_COMPACT);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes the reader of records. Checksums would stop every mutation, so the input is also read as parts: a byte that cuts it
- * into an outcome and metadata, which get a right head.
+ * Fuzzes the reader of records. Checksums would stop every mutation, so the input is also read as parts: a byte that
+ * cuts it into an outcome and metadata, which get a right head.
  */
 #include <errno.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A group that records: every step is there and planned again to the same plan, whatever dies; trouble with the file never
- * stops the training. */
+/* A group that records: every step is there and planned again to the same plan, whatever dies; trouble with the file
+ * never stops the training. */
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdio.h>
@@ -43,7 +43,8 @@ static void end(void)
 
 TestSuite(record, .init = begin, .fini = end);
 
-/* ----------------------------------------------------------------------------------------------------------- training */
+/* ----------------------------------------------------------------------------------------------------------- training
+ */
 
 struct run {
     const char *job, *record;
@@ -63,7 +64,8 @@ static int train(const struct rank_context *c)
     struct poise *p = rank_open(&opt);
     load_declare(p, run->flags);
     for (uint64_t step = 0; step < run->n_steps; step++) {
-        EXPECT(load_submit(p, step, c->rank, run->n_samples, run->flags, &err) == 0, "step %d: %s", (int)step, err.text);
+        EXPECT(load_submit(p, step, c->rank, run->n_samples, run->flags, &err) == 0, "step %d: %s", (int)step,
+               err.text);
         if (step > 0)
             load_read(p, 0, step - 1, c->board);
         if (c->rank == 0)
@@ -92,7 +94,8 @@ static uint32_t count_same(void)
     snprintf(command, sizeof command, "%s explain %s >/dev/null", program, path);
     cr_assert_eq(system(command), 0, "another plan than was recorded");
     for (uint64_t step = 0; step < n; step++) {
-        snprintf(command, sizeof command, "%s explain %s --step %u | grep -q 'the same plan'", program, path, (unsigned)step);
+        snprintf(command, sizeof command, "%s explain %s --step %u | grep -q 'the same plan'", program, path,
+                 (unsigned)step);
         cr_assert_eq(system(command), 0, "step %u", (unsigned)step);
     }
     return n;
@@ -102,12 +105,13 @@ static bool explain_says(const char *arguments, const char *text)
 {
     char command[1024], program[512];
 
-    snprintf(command, sizeof command, "%s explain %s %s 2>&1 | grep -q -- '%s'", test_program("poisectl", program), path,
-             arguments, text);
+    snprintf(command, sizeof command, "%s explain %s %s 2>&1 | grep -q -- '%s'", test_program("poisectl", program),
+             path, arguments, text);
     return system(command) == 0;
 }
 
-/* -------------------------------------------------------------------------------------------------------------- tests */
+/* -------------------------------------------------------------------------------------------------------------- tests
+ */
 
 Test(record, every_step_is_explained)
 {
@@ -142,6 +146,47 @@ Test(record, a_killed_poised_leaves_no_hole)
     cr_assert_eq(count_same(), 4 * N_STEPS);
 }
 
+static int train_shadow(const struct rank_context *c)
+{
+    setenv("POISE_RECORD", c->arg, 1);
+    struct poise_options opt = rank_options(c, "shadow");
+    struct poise_err err;
+
+    opt.mode = POISE_MODE_SHADOW;
+    opt.n_replicas = 2;
+    struct poise *p = rank_open(&opt);
+    load_declare(p, 0);
+    EXPECT(load_submit(p, 0, c->rank, 7, 0, &err) == 0, "%s", err.text);
+    load_read(p, 0, 0, NULL);
+    EXPECT(poise_fail(p, 1, "no data", -1, &err) == 0, "%s", err.text);
+    const struct poise_batch *batch;
+    EXPECT(poise_next(p, 0, -1, &batch, &err) == -EBADMSG, "%s", err.text);
+    rank_close(p);
+    return 0;
+}
+
+/* What was not delivered, and a step that was an error; simulate plans the same steps. */
+Test(record, shadow_replicas_and_errors_are_recorded)
+{
+    struct rank_context context = {.n_ranks = 2, .dir = daemon_.dir, .board = board, .arg = path};
+    char command[768], program[512];
+    pid_t pid[4];
+
+    for (uint32_t i = 0; i < 4; i++) {
+        context.rank = i / 2;
+        context.replica = i % 2;
+        pid[i] = rank_start(&context, train_shadow);
+    }
+    for (uint32_t i = 0; i < 4; i++)
+        cr_assert_eq(rank_wait(pid[i]), 0, "process %u", i);
+    cr_assert_eq(count_same(), 1);
+    cr_assert(explain_says("--step 0", "Mode shadow"));
+    cr_assert(explain_says("--step 1", "no data"));
+    snprintf(command, sizeof command, "%s simulate %s --algorithm greedy,identity | grep -q '1 recorded steps'",
+             test_program("poisectl", program), path);
+    cr_assert_eq(system(command), 0);
+}
+
 /* What kill -9 leaves: every length of the file is read as far as it is whole. */
 Test(record, a_torn_file_is_read_to_its_last_whole_step)
 {
@@ -158,8 +203,12 @@ Test(record, a_torn_file_is_read_to_its_last_whole_step)
 
 Test(record, the_limit_ends_it_with_one_notice)
 {
-    struct run run = {
-        .job = "limit", .record = path, .n_steps = N_LIMIT_STEPS, .n_samples = 40, .max_bytes = 65536, .flags = LOAD_TEXT_ONLY};
+    struct run run = {.job = "limit",
+                      .record = path,
+                      .n_steps = N_LIMIT_STEPS,
+                      .n_samples = 40,
+                      .max_bytes = 65536,
+                      .flags = LOAD_TEXT_ONLY};
     struct stat st;
     uint32_t n;
 

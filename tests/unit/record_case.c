@@ -45,8 +45,10 @@ void record_case_add(struct record_case *record, uint32_t kind, uint64_t step, c
 
 struct record_case record_case_make(void)
 {
-    struct wire_message join = {.type = WIRE_JOIN, .join = {.job = "vlm", .group = "dp", .n_ranks = 2, .n_replicas = 1}};
-    struct wire_message outcome = {.type = WIRE_OUTCOME, .outcome = {.step = 7, .plan_id = {1, 2}, .n_micro_batches = 1}};
+    struct wire_message join = {.type = WIRE_JOIN,
+                                .join = {.job = "vlm", .group = "dp", .n_ranks = 2, .n_replicas = 1}};
+    struct wire_message outcome = {.type = WIRE_OUTCOME,
+                                   .outcome = {.step = 7, .plan_id = {1, 2}, .n_micro_batches = 1}};
     uint64_t bytes[2] = {8, 9}, tokens[2] = {1, 2}, length[2] = {30, 40}, tags[2] = {100, 101};
     struct wire_meta metas[2];
     struct wire_message meta = {.type = WIRE_META, .meta = {.n_metas = 2, .metas = metas}};

@@ -10,7 +10,7 @@
 
 static const char *const variables[] = {"RANK",        "WORLD_SIZE",          "MASTER_ADDR",
                                         "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
-                                        "POISE_JOB",   "POISE_SOCKET_DIR"};
+                                        "POISE_JOB",   "POISE_SOCKET_DIR",    "POISE_RECORD"};
 
 static void clean(void)
 {
@@ -252,4 +252,46 @@ Test(options_env, struct_sizes_of_other_headers)
     cr_assert(strstr(err.text, "update libpoise"), "%s", err.text);
     cr_assert_eq(settings_resolve(NULL, &s, &err), -EINVAL);
     cr_assert_eq(settings_resolve(&newer.opt, &s, NULL), -E2BIG);
+}
+
+/* All ranks ask, rank 0 writes; a restart by the launcher writes a file of its own. */
+Test(options_env, a_record_is_asked_for_by_all_and_written_by_one)
+{
+    struct poise_options opt = usual();
+
+    struct settings s = resolved(opt);
+    cr_assert(!s.record && !s.options.record);
+    settings_free(&s);
+    setenv("POISE_RECORD", "/tmp/a", 1);
+    s = resolved(opt); /* rank 1 */
+    cr_assert(!s.record && s.options.record == 1);
+    settings_free(&s);
+    opt.rank = 0;
+    s = resolved(opt);
+    cr_assert_str_eq(s.record, "/tmp/a");
+    cr_assert_eq(s.record_max_bytes, UINT64_C(1) << 30);
+    settings_free(&s);
+    opt.record = "/tmp/b";
+    opt.attempt = 2;
+    s = resolved(opt);
+    cr_assert_str_eq(s.record, "/tmp/b.2");
+    settings_free(&s);
+    opt.record_max_bytes = 1000;
+    refused(opt, -EINVAL, "record_max_bytes is 1000", "65536");
+    opt.record_max_bytes = 0;
+    opt.record = "";
+    refused(opt, -EINVAL, "record is empty", "");
+}
+
+/* A program that was built before there were records passes a smaller struct. */
+Test(options_env, options_of_an_older_header_are_taken)
+{
+    struct poise_options opt = usual();
+
+    opt.rank = 0;
+    opt.size = offsetof(struct poise_options, record);
+    opt.record = "/tmp/not-looked-at";
+    struct settings s = resolved(opt);
+    cr_assert(!s.record && !s.options.record);
+    settings_free(&s);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bytes of a record: what was written is read; a torn, a changed or a foreign file is never taken for a whole one. */
+/* The bytes of a record: what was written is read; a torn, a changed or a foreign file is never taken for a whole one.
+ */
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -44,7 +45,8 @@ Test(record, what_was_written_is_read)
     cr_assert(block.kind == RECORD_STEP && block.step == 7);
     cr_assert_eq(record_read_step(&block, 2, &outcome, &metas, &err), 0, "%s", err.text);
     cr_assert(outcome->outcome.plan_id.hi == 1 && metas->meta.metas[1].length[1] == 40);
-    cr_assert(metas->meta.metas[1].tag[0] == 100 && metas->meta.metas[1].node == 3 && metas->meta.metas[1].sync_set == 1);
+    cr_assert(metas->meta.metas[1].tag[0] == 100 && metas->meta.metas[1].node == 3 &&
+              metas->meta.metas[1].sync_set == 1);
     wire_free(outcome);
     wire_free(metas);
     cr_assert_eq(record_read_step(&block, 3, &outcome, &metas, &err), -EPROTO, "of another number of ranks");
@@ -127,9 +129,9 @@ Test(record, hostile_blocks_are_refused)
     struct poise_err err;
     size_t at = record.n_bytes;
 
-    record_case_add(&record, RECORD_STEP, 7, &outcome, &meta);   /* ranks in a wrong order */
-    record_case_add(&record, RECORD_STEP, 9, &outcome, &meta);   /* of another step */
-    record_case_add(&record, RECORD_STEP, 7, &meta, &outcome);   /* exchanged */
+    record_case_add(&record, RECORD_STEP, 7, &outcome, &meta); /* ranks in a wrong order */
+    record_case_add(&record, RECORD_STEP, 9, &outcome, &meta); /* of another step */
+    record_case_add(&record, RECORD_STEP, 7, &meta, &outcome); /* exchanged */
     record_case_add(&record, RECORD_STEP, 7, &other, &meta);
     record_case_add(&record, RECORD_STEP, 7, NULL, NULL);
     record_case_add(&record, RECORD_STEP, 7, &outcome, NULL);
