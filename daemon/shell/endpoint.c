@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads endpoints as users write them. ZeroMQ takes more than is good here (interfaces, source addresses, abstract names),
- * so only what is understood is passed on. A name is not looked up: whether it means loopback must not depend on a
- * resolver, so of names only "localhost" does.
+ * Reads endpoints as users write them. ZeroMQ takes more than is good here (interfaces, source addresses, abstract
+ * names), so only what is understood is passed on. A name is not looked up: whether it means loopback must not depend
+ * on a resolver, so of names only "localhost" does.
  */
 #include "daemon/shell/endpoint.h"
 

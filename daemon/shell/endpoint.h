@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where a coordinator is: tcp://HOST[:PORT], tcp://[IPV6][:PORT] or ipc:///PATH. Its beacons come from beside it: of tcp
- * from PORT + 1, of ipc from PATH.beacon; so one endpoint is all that anybody has to name.
+ * Where a coordinator is: tcp://HOST[:PORT], tcp://[IPV6][:PORT] or ipc:///PATH. Its beacons come from beside it: of
+ * tcp from PORT + 1, of ipc from PATH.beacon; so one endpoint is all that anybody has to name.
  */
 #ifndef POISE_SHELL_ENDPOINT_H
 #define POISE_SHELL_ENDPOINT_H
@@ -24,8 +24,8 @@ struct endpoint {
     bool is_ipc;
 };
 
-/* One endpoint, n_text bytes. Beyond loopback only where `insecure`, since there are no keys yet. Errors: -EINVAL, -EPERM
- * naming the endpoint and what is wrong with it. */
+/* One endpoint, n_text bytes. Beyond loopback only where `insecure`, since there are no keys yet. Errors: -EINVAL,
+ * -EPERM naming the endpoint and what is wrong with it. */
 int endpoint_parse(const char *text, size_t n_text, enum endpoint_use use, bool insecure, struct endpoint *ret_endpoint,
                    struct poise_err *err);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which links there are and how they do. A timer looks at the connections four times a second while any is open: that is
- * soon enough for what follows from it (status, one line a change, and after node-timeout the end of attempts to open
- * that wait for a coordinator which nobody can reach).
+ * Which links there are and how they do. A timer looks at the connections four times a second while any is open: that
+ * is soon enough for what follows from it (status, one line a change, and after node-timeout the end of attempts to
+ * open that wait for a coordinator which nobody can reach).
  */
 #include "daemon/shell/links.h"
 
@@ -49,7 +49,7 @@ static struct uplink *add(struct links *links, uint64_t number, const char *text
     return link;
 }
 
-/* ------------------------------------------------------------------------------------------------------------- state */
+/* ------------------------------------------------------------------------------------------------------------ state */
 
 static void tell(struct uplink *link, bool up, uint64_t now_ms)
 {
@@ -72,7 +72,7 @@ static void warn_of_beacons(struct uplink *link, uint64_t now_ms)
         link->warned = false;
     } else if (!link->warned && link->told_up && now_ms >= link->state_ms + BEACONS_MS) {
         link->warned = true;
-        log_line(LOG_LINE_WARNING, "coordinator %s: its beacons at %s cannot be reached: lost messages are noticed late",
+        log_line(LOG_LINE_WARNING, "coordinator %s: its beacons at %s cannot be reached, lost messages show late",
                  link->text, link->endpoint.beacon);
     }
 }
@@ -119,7 +119,7 @@ static int open_again(struct uplink *link, struct poise_err *err)
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------------------ public */
+/* ----------------------------------------------------------------------------------------------------------- public */
 
 void links_send(struct links *links, uint64_t number, const char *endpoint, const struct wire_message *msg)
 {

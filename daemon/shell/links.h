@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The node's connections to coordinators in other processes: a DEALER for messages and a SUB for beacons each, made when
- * the node first has something to say there, closed when it has had nothing for a minute. They connect again by
+ * The node's connections to coordinators in other processes: a DEALER for messages and a SUB for beacons each, made
+ * when the node first has something to say there, closed when it has had nothing for a minute. They connect again by
  * themselves, never block, and what cannot be sent is dropped: the protocol asks again.
  */
 #ifndef POISE_SHELL_LINKS_H

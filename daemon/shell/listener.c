@@ -27,10 +27,10 @@
 #define BEACON_HIGH_WATER 100 /* the newest says all; of several groups */
 #define PING_MS 1000         /* ZeroMQ's heartbeats: TCP takes minutes to tell of a host that vanished */
 #define PING_TIMEOUT_MS 5000
-#define PEERS_MAX 16384      /* four times the nodes of the largest runs; strangers on loopback may not fill the memory */
+#define PEERS_MAX 16384      /* four times the nodes of the largest runs; strangers may not fill the memory */
 #define LOOK_MS 1000         /* for silent nodes */
 
-/* -------------------------------------------------------------------------------------------------------------- peers */
+/* ------------------------------------------------------------------------------------------------------------ peers */
 
 static struct peer *find(const struct listener *listener, uint64_t id)
 {
@@ -79,7 +79,7 @@ static void name(struct peer *peer, const struct wire_message *msg)
     log_line(LOG_LINE_INFO, "node %s: speaks to the coordinator of this poised", peer->name);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- receiving */
+/* -------------------------------------------------------------------------------------------------------- receiving */
 
 static bool from_node(enum wire_type type)
 {
@@ -155,7 +155,7 @@ static void on_timer(uv_timer_t *timer)
     }
 }
 
-/* ------------------------------------------------------------------------------------------------------------ sending */
+/* ---------------------------------------------------------------------------------------------------------- sending */
 
 void listener_send(struct listener *listener, uint64_t id, const struct wire_message *msg)
 {
@@ -188,7 +188,7 @@ void listener_publish(struct listener *listener, const struct wire_message *msg)
         log_line(LOG_LINE_ERROR, "a beacon is not sent: %s", err.text);
 }
 
-/* --------------------------------------------------------------------------------------------------------------- life */
+/* ------------------------------------------------------------------------------------------------------------- life */
 
 static int configure(void *s, bool is_router)
 {

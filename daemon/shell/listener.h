@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where nodes of other processes reach this coordinator: a ROUTER for messages and a PUB for beacons, both bound to every
- * endpoint of `listen`. A node is known by the routing id that the ROUTER gave to its connection; that number is the
- * link of the coordinator's events.
+ * Where nodes of other processes reach this coordinator: a ROUTER for messages and a PUB for beacons, both bound to
+ * every endpoint of `listen`. A node is known by the routing id that the ROUTER gave to its connection; that number is
+ * the link of the coordinator's events.
  */
 #ifndef POISE_SHELL_LISTENER_H
 #define POISE_SHELL_LISTENER_H
@@ -54,7 +54,8 @@ struct listener {
     struct listener_counters counters;
 };
 
-/* Binds to the endpoints, a list that endpoints_parse() takes, and starts; "none": does nothing. Errors name the endpoint. */
+/* Binds to the endpoints, a list that endpoints_parse() takes, and starts; "none": does nothing. Errors name the
+ * endpoint. */
 int listener_init(struct listener *listener, uv_loop_t *loop, void *context, const char *list, bool insecure,
                   uint64_t forget_ms, const struct listener_handler *handler, struct poise_err *err);
 
@@ -64,7 +65,8 @@ void listener_send(struct listener *listener, uint64_t id, const struct wire_mes
 /* A beacon to all nodes. */
 void listener_publish(struct listener *listener, const struct wire_message *msg);
 
-/* Closes; nothing where it is not in use. listener_fini() frees, after the loop has ended and before the context goes. */
+/* Closes; nothing where it is not in use. listener_fini() frees, after the loop has ended and before the context
+ * goes. */
 void listener_close(struct listener *listener);
 void listener_fini(struct listener *listener);
 

@@ -17,7 +17,7 @@
 #include "daemon/shell/zframe.h"
 
 #define MESSAGES_A_TURN 64   /* then timers, other sockets and the state machines have their turn */
-#define SEND_HIGH_WATER 256  /* W steps of several groups and half a minute of heartbeats; older ones are asked for again */
+#define SEND_HIGH_WATER 256 /* W steps of some groups and half a minute of heartbeats; others are asked for again */
 #define RECEIVE_HIGH_WATER 1000 /* outcomes of many groups, while the loop plans a large step for its own coordinator */
 #define BEACON_HIGH_WATER 100   /* the newest says all; of several groups */
 #define BEACON_MAX_BYTES 4096   /* one has at most some hundred */
@@ -84,7 +84,7 @@ static void on_beacon(struct zpoll *zpoll)
     read_some(link, &link->beacons);
 }
 
-/* ------------------------------------------------------------------------------------------------------- connections */
+/* ------------------------------------------------------------------------------------------------------ connections */
 
 static int configure(struct channel *channel, bool is_beacon)
 {

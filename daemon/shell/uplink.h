@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One connection of a node to a coordinator: part of links.c, in a file of its own (uplink.c: sockets; links.c: who, when). */
+/* One connection of a node to a coordinator: part of links.c, in a file of its own: the sockets. */
 #ifndef POISE_SHELL_UPLINK_H
 #define POISE_SHELL_UPLINK_H
 

@@ -18,8 +18,8 @@ uint64_t zframe_id(zmq_msg_t *frame);
  * -EHOSTUNREACH it is gone. */
 int zframe_send(void *socket, uint64_t id, const struct wire_message *msg, size_t *ret_bytes, struct poise_err *err);
 
-/* One message of n_frames frames, into initialised frames. 1: came; 0: none is there; -EPROTO it had another number and is
- * dropped. */
+/* One message of n_frames frames, into initialised frames. 1: came; 0: none is there; -EPROTO it had another number and
+ * is dropped. */
 int zframe_receive(void *socket, zmq_msg_t *frames, uint32_t n_frames);
 
 /* Sets an option that takes an int; false with errno set. */
