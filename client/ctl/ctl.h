@@ -51,6 +51,7 @@ int explain_command(const struct ctl_command *command, int argc, char **argv);
 int simulate_command(const struct ctl_command *command, int argc, char **argv);
 int status_command(const struct ctl_command *command, int argc, char **argv);
 int doctor_command(const struct ctl_command *command, int argc, char **argv);
+int top_command(const struct ctl_command *command, int argc, char **argv);
 int mode_command(const struct ctl_command *command, int argc, char **argv);
 int demo_command(const struct ctl_command *command, int argc, char **argv);
 

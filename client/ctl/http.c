@@ -63,22 +63,23 @@ static int explain(const struct ctl_command *command, const char *path, const ch
     return ctl_fail(command, CTL_FAILED, "poised at %s did not answer: %s", path, text);
 }
 
-int http_ask(const struct ctl_command *command, const char *dir, const char *path, bool post, long *ret_code,
-             char **ret_body)
+int http_try(const char *dir, const char *path, bool post, long timeout_ms, long *ret_code, char **ret_body,
+             const char **ret_why)
 {
     char url[4096], socket_path[4096];
     struct body body = {0};
     CURL *curl = curl_easy_init();
     CURLcode rc;
 
+    *ret_why = "libcurl does not start";
     if (!curl)
-        return ctl_fail(command, CTL_FAILED, "libcurl does not start");
+        return -1;
     snprintf(url, sizeof url, "http://localhost%s", path);
     snprintf(socket_path, sizeof socket_path, "%s/status.sock", dir);
     curl_easy_setopt(curl, CURLOPT_URL, url);
     curl_easy_setopt(curl, CURLOPT_UNIX_SOCKET_PATH, socket_path);
     curl_easy_setopt(curl, CURLOPT_PROXY, "");
-    curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, TIMEOUT_MS);
+    curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, timeout_ms);
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, take);
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, &body);
@@ -90,10 +91,23 @@ int http_ask(const struct ctl_command *command, const char *dir, const char *pat
     curl_easy_cleanup(curl);
     if (rc != CURLE_OK || !body.text) {
         free(body.text);
-        return explain(command, socket_path, rc != CURLE_OK ? curl_easy_strerror(rc) : "the answer is empty");
+        *ret_why = rc != CURLE_OK ? curl_easy_strerror(rc) : "the answer is empty";
+        return -1;
     }
     *ret_body = body.text;
-    return CTL_OK;
+    return 0;
+}
+
+int http_ask(const struct ctl_command *command, const char *dir, const char *path, bool post, long *ret_code,
+             char **ret_body)
+{
+    char socket_path[4096];
+    const char *why;
+
+    if (http_try(dir, path, post, TIMEOUT_MS, ret_code, ret_body, &why) == 0)
+        return CTL_OK;
+    snprintf(socket_path, sizeof socket_path, "%s/status.sock", dir);
+    return explain(command, socket_path, why);
 }
 
 char *http_escape(const char *text)

@@ -12,6 +12,10 @@
 int http_ask(const struct ctl_command *command, const char *dir, const char *path, bool post, long *ret_code,
              char **ret_body);
 
+/* The same without a message, and with a time of one's own. 0, or -1 and why (a text that is not freed). */
+int http_try(const char *dir, const char *path, bool post, long timeout_ms, long *ret_code, char **ret_body,
+             const char **ret_why);
+
 /* Text as a query's value. NULL: no memory. Caller frees with free(). */
 char *http_escape(const char *text);
 

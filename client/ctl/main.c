@@ -35,6 +35,10 @@ static const char status_help[] =
     "Asks the poised of this machine which groups it serves, at which step each rank is, how uneven the steps are\n"
     "before and after balancing, and what is waited for.\n";
 
+static const char top_help[] =
+    "Shows what the poised of this machine sees and looks again every second: steps a second, imbalance predicted and\n"
+    "measured, who is waited for and why, bytes moved, memory, samples verified. q or Ctrl-C ends it.\n";
+
 static const char doctor_help[] =
     "Checks what a job would stumble over, as the user who would start it: poised and its version, permissions,\n"
     "shared memory and its seals, limits, free memory, cores. Every line is ok, warn or fail and says what to do; the\n"
@@ -84,6 +88,7 @@ const struct ctl_command ctl_commands[] = {
     {"simulate", simulate_command, "what balancing would do for sizes in a CSV file", "CSV", simulate_help},
     {"explain", explain_command, "why samples of a recorded step went where they went", "FILE", explain_help},
     {"status", status_command, "what the daemon of this machine sees", "", status_help},
+    {"top", top_command, "the same, live in a terminal", "", top_help},
     {"doctor", doctor_command, "check this machine before a job starts", "", doctor_help},
     {"mode", mode_command, "switch a group between on, shadow and off", "GROUP on|shadow|off", mode_help},
     {"demo", demo_command, "measure balancing on this machine, with real processes and sizes", "", demo_help},
