@@ -246,13 +246,17 @@ static int sleep_ms(struct poise *p, uint64_t now_ms)
 
 /* ------------------------------------------------------------------------------------------------------------ turns */
 
-static void hear_interrupt(struct poise *p)
+/* Wakes who waits where somebody else asked for it: a signal handler, or the trainer's thread in a hurry. */
+static void wake_waiters(struct poise *p)
 {
     pthread_mutex_lock(&p->lock);
     if (p->n_waiting && atomic_exchange(&p->interrupted, 0)) {
         p->interrupt_seq++;
-        pthread_cond_broadcast(&p->cond);
+        p->wakes_due = true;
     }
+    if (p->wakes_due)
+        pthread_cond_broadcast(&p->cond);
+    p->wakes_due = false;
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -296,7 +300,7 @@ static bool turn(struct poise *p)
     uint64_t now_ms = handle_now_ms();
     bool more = false;
 
-    hear_interrupt(p);
+    wake_waiters(p);
     run_link(p, now_ms);
     if (p->rank_ended)
         send_ends(p);
@@ -340,11 +344,21 @@ static void rest(struct poise *p, int timeout_ms)
         drain_doorbell(p->doorbell_fd);
 }
 
+/* Its work is throughput ahead of time: being woken is no reason to take the processor from a trainer's thread. Where the
+ * policy may not be set (a sandbox), all works the same. */
+static void yield_to_trainers(void)
+{
+    struct sched_param none = {0};
+
+    (void)pthread_setschedparam(pthread_self(), SCHED_BATCH, &none);
+}
+
 static void *run(void *context)
 {
     struct poise *p = context;
     bool stop = false;
 
+    yield_to_trainers();
     while (!stop) {
         if (!turn(p))
             rest(p, sleep_ms(p, handle_now_ms()));

@@ -78,6 +78,15 @@ void handle_changed(struct poise *p)
         pthread_cond_broadcast(&p->cond);
 }
 
+void handle_changed_softly(struct poise *p)
+{
+    p->progress++;
+    if (p->n_waiting && !p->wakes_due) {
+        p->wakes_due = true;
+        wake_ring(p->wake);
+    }
+}
+
 int handle_dead(const struct poise *p, uint64_t step, struct poise_err *err)
 {
     if (p->state != HANDLE_ABORTED && !(p->state == HANDLE_LEFT && (int64_t)(step - p->last_step) > 0))

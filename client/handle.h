@@ -105,6 +105,7 @@ struct poise {
     pthread_cond_t cond; /* something in this section changed */
     uint64_t progress;   /* counts these changes */
     uint32_t n_waiting;  /* threads in handle_wait() */
+    bool wakes_due;      /* the engine shall wake them: handle_changed_softly() */
     uint32_t interrupt_seq;
     enum handle_state state;
     uint64_t last_step;     /* HANDLE_LEFT; the step before the first one: none */
@@ -187,6 +188,10 @@ int handle_wait(struct poise *p, uint64_t seen, uint64_t deadline_ms);
 
 /* Under lock: something changed; wakes who waits. */
 void handle_changed(struct poise *p);
+
+/* Under lock: the same for the trainer's own thread in poise_next(). Where threads outnumber processors, whoever it woke
+ * would run in its place, and the trainer would wait for its own loader; so the engine wakes them. */
+void handle_changed_softly(struct poise *p);
 
 /* Under lock: the error of a handle that is aborted, or of a step above the last one. 0 if it goes on. */
 int handle_dead(const struct poise *p, uint64_t step, struct poise_err *err);

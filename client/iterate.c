@@ -25,7 +25,7 @@ static void pass(struct poise *p, struct iterator *it, struct step *record)
     record->state = STEP_NONE;
     record->set = NULL;
     p->report_due = true;
-    handle_changed(p);
+    handle_changed_softly(p);
 }
 
 /* Under lock: the iterator's next micro-batch is ready. */
