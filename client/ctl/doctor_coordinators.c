@@ -51,8 +51,8 @@ static bool try_port(struct doctor *doctor, const char *endpoint, const char *ho
     snprintf(service, sizeof service, "%u", port);
     error = getaddrinfo(host, service, &hints, &list);
     if (error) {
-        doctor_say(doctor, "coordinator", DOCTOR_FAIL, "check the name, DNS and /etc/hosts", "%s: %s: %s", endpoint, host,
-                   gai_strerror(error));
+        doctor_say(doctor, "coordinator", DOCTOR_FAIL, "check the name, DNS and /etc/hosts", "%s: %s: %s", endpoint,
+                   host, gai_strerror(error));
         return false;
     }
     for (const struct addrinfo *at = list; at && rc < 0; at = at->ai_next)
@@ -108,8 +108,8 @@ static void check_endpoint(struct doctor *doctor, const char *endpoint)
     if (strncmp(endpoint, "ipc://", 6) == 0) {
         reached = try_file(doctor, endpoint, endpoint + 6, "") && try_file(doctor, endpoint, endpoint + 6, ".beacon");
     } else {
-        if (strncmp(endpoint, "tcp://", 6) != 0 || snprintf(text, sizeof text, "%s", endpoint + 6) >= (int)sizeof text ||
-            !split(text, &host, &port)) {
+        if (strncmp(endpoint, "tcp://", 6) != 0 ||
+            snprintf(text, sizeof text, "%s", endpoint + 6) >= (int)sizeof text || !split(text, &host, &port)) {
             doctor_say(doctor, "coordinator", DOCTOR_FAIL, "write tcp://HOST[:PORT] or ipc:///PATH",
                        "\"%s\" is no endpoint", endpoint);
             return;

@@ -43,7 +43,8 @@ static bool check_folder(struct doctor *doctor)
         return false;
     }
     if ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX))
-        doctor_say(doctor, "folder", DOCTOR_WARN, "chmod 755 it: anybody can put a socket of theirs in the daemon's place",
+        doctor_say(doctor, "folder", DOCTOR_WARN,
+                   "chmod 755 it: anybody can put a socket of theirs in the daemon's place",
                    "%s is writable by everybody (mode %04o)", doctor->dir, st.st_mode & 07777);
     else
         doctor_say(doctor, "folder", DOCTOR_OK, NULL, "%s, of uid %u, mode %04o", doctor->dir, (unsigned)st.st_uid,
@@ -65,8 +66,8 @@ static bool check_sockets(struct doctor *doctor)
             doctor_say(doctor, "daemon", DOCTOR_FAIL, start, "no poised answers in %s: %s is not there", doctor->dir,
                        names[i]);
         else
-            doctor_say(doctor, "sockets", DOCTOR_FAIL, "chmod a+rw it; poised makes it so", "%s: uid %u may not use it: %s",
-                       path, (unsigned)geteuid(), strerror(errno));
+            doctor_say(doctor, "sockets", DOCTOR_FAIL, "chmod a+rw it; poised makes it so",
+                       "%s: uid %u may not use it: %s", path, (unsigned)geteuid(), strerror(errno));
         return false;
     }
     doctor_say(doctor, "sockets", DOCTOR_OK, NULL, "uid %u may use them", (unsigned)geteuid());

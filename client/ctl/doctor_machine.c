@@ -28,7 +28,7 @@
 #define FILES_NONE 128
 #define SEGMENT_LITTLE (64ull << 20) /* about the smallest arena of use */
 
-/* ------------------------------------------------------------------------------------------------------------ kernel */
+/* ----------------------------------------------------------------------------------------------------------- kernel */
 
 static void check_kernel(struct doctor *doctor)
 {
@@ -101,7 +101,7 @@ static void check_pidfd(struct doctor *doctor)
     doctor_say(doctor, "pidfd", DOCTOR_OK, NULL, "poised sees at once that a process died");
 }
 
-/* ------------------------------------------------------------------------------------------------------------ limits */
+/* ----------------------------------------------------------------------------------------------------------- limits */
 
 static void check_files(struct doctor *doctor)
 {
@@ -132,7 +132,7 @@ static void check_file_size(struct doctor *doctor)
                    "a segment has at most %s (RLIMIT_FSIZE)", memory_format(limit.rlim_cur, text));
 }
 
-/* ------------------------------------------------------------------------------------------------------------ memory */
+/* ----------------------------------------------------------------------------------------------------------- memory */
 
 static void check_memory(struct doctor *doctor)
 {
@@ -183,7 +183,7 @@ static void check_huge_pages(struct doctor *doctor)
                "transparent: %s; of shared memory: %s; reserved: %s", own, shared, reserved);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- cores */
+/* ------------------------------------------------------------------------------------------------------------ cores */
 
 /* Of the cgroup that a container sees as its root; elsewhere the file is not there. 0: no limit. */
 static double cpu_quota(void)
@@ -201,7 +201,7 @@ static void check_cores(struct doctor *doctor)
     const double quota = cpu_quota();
     cpu_set_t *set = CPU_ALLOC(16384);
     long n = sysconf(_SC_NPROCESSORS_ONLN), may = n;
-    static const char todo[] = "give the job more cores: every rank has a thread beside its trainer, and poised its own";
+    static const char todo[] = "give the job more cores: each rank has a thread beside its trainer, and poised its own";
 
     if (set && sched_getaffinity(0, CPU_ALLOC_SIZE(16384), set) == 0)
         may = CPU_COUNT_S(CPU_ALLOC_SIZE(16384), set);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * poisectl top: asks the daemon again and again, and shows what changed. A daemon that goes away is waited for, since it
- * may only be restarted; one that never was is an error at once.
+ * poisectl top: asks the daemon again and again, and shows what changed. A daemon that goes away is waited for, since
+ * it may only be restarted; one that never was is an error at once.
  */
 #include "client/ctl/top.h"
 

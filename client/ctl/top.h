@@ -10,8 +10,8 @@
 #define TOP_BOLD '\1' /* begins a line that stands out; control characters of names never come through */
 
 /*
- * Lines of a frame, each ended by a newline. before: an earlier report for rates, NULL: none. now: NULL: the daemon does
- * not answer, and dir names it. n_lines: how many there is room for; ranks are left out first, and it is said.
+ * Lines of a frame, each ended by a newline. before: an earlier report for rates, NULL: none. now: NULL: the daemon
+ * does not answer, and dir names it. n_lines: how many there is room for; ranks are left out first, and it is said.
  * NULL: no memory. Caller frees with free().
  */
 char *top_frame(const json_t *before, const json_t *now, const char *dir, unsigned n_lines);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A frame: what a group of ranks does now, from two reports. Rates are differences over the daemon's own clock, so that a
- * slow answer distorts nothing; a group is the same one only by its epoch, as another run's counters begin anew. Names
- * come from users and lose their control characters here.
+ * A frame: what a group of ranks does now, from two reports. Rates are differences over the daemon's own clock, so that
+ * a slow answer distorts nothing; a group is the same one only by its epoch, as another run's counters begin anew.
+ * Names come from users and lose their control characters here.
  */
 #include "client/ctl/top.h"
 
@@ -170,7 +170,8 @@ static void put_memory(FILE *out, const json_t *processes)
     }
     if (i == 0)
         return;
-    fprintf(out, "  exposed     wait of the newest step: %.3f ms in the mean, %.3f ms at most\n", exposed / (double)i, most);
+    fprintf(out, "  exposed     wait of the newest step: %.3f ms in the mean, %.3f ms at most\n", exposed / (double)i,
+            most);
     fputs("  memory      ", out);
     put_bytes(out, arena);
     fputs(" of ", out);
@@ -190,9 +191,9 @@ static void put_rank(FILE *out, const json_t *p)
         put_text(text, p, key);
         fclose(text);
     }
-    fprintf(out, "  %4" PRId64 " %7" PRId64 " %9" PRId64 " %9" PRId64 " %-20s %10.1f %10.2f %10.3f  ", number(p, "rank"),
-            number(p, "replica"), number(p, "submitted"), number(p, "delivered"), cause ? cause : "?",
-            real(p, "compute_ms"), real(p, "pipeline_ms"), real(p, "exposed_ms"));
+    fprintf(out, "  %4" PRId64 " %7" PRId64 " %9" PRId64 " %9" PRId64 " %-20s %10.1f %10.2f %10.3f  ",
+            number(p, "rank"), number(p, "replica"), number(p, "submitted"), number(p, "delivered"),
+            cause ? cause : "?", real(p, "compute_ms"), real(p, "pipeline_ms"), real(p, "exposed_ms"));
     free(cause);
     put_bytes(out, real(p, "arena_bytes"));
     fputs(" of ", out);
@@ -207,8 +208,8 @@ static void put_ranks(FILE *out, const json_t *processes, size_t n_most)
 
     if (json_array_size(processes) == 0)
         return;
-    fprintf(out, "  %4s %7s %9s %9s %-20s %10s %10s %10s  %s\n", "rank", "replica", "submitted", "delivered", "waits for",
-            "compute ms", "pipeline", "exposed", "memory");
+    fprintf(out, "  %4s %7s %9s %9s %-20s %10s %10s %10s  %s\n", "rank", "replica", "submitted", "delivered",
+            "waits for", "compute ms", "pipeline", "exposed", "memory");
     json_array_foreach(processes, i, process)
     {
         if (i < n_most)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The terminal, by the control sequences that all of today's understand: the other screen keeps what was there, a frame is
- * one write from the top left corner that clears behind each line instead of before it. Signals come by descriptor, so
- * that the terminal is given back by plain code whatever ends it.
+ * The terminal, by the control sequences that all of today's understand: the other screen keeps what was there, a frame
+ * is one write from the top left corner that clears behind each line instead of before it. Signals come by descriptor,
+ * so that the terminal is given back by plain code whatever ends it.
  */
 #include "client/ctl/top.h"
 
@@ -86,8 +86,8 @@ void top_screen_close(struct top_screen *screen)
     sigprocmask(SIG_SETMASK, &mask_before, NULL);
 }
 
-/* One line, cut before the last column, where terminals differ in what comes next: a character is a column, which wide ones of a
- * name may break, and nothing else. */
+/* One line, cut before the last column, where terminals differ in what comes next: a character is a column, which wide
+ * ones of a name may break, and nothing else. */
 static const char *draw_line(FILE *out, const char *line, unsigned n_columns)
 {
     const bool bold = *line == TOP_BOLD;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Series of single ranks for Prometheus: only of processes of this node, so that a group of a thousand ranks gives every
- * node's server its own few. A rank that came back is there twice for a while; the later one counts, as a series must
- * not be doubled.
+ * Series of single ranks for Prometheus: only of processes of this node, so that a group of a thousand ranks gives
+ * every node's server its own few. A rank that came back is there twice for a while; the later one counts, as a series
+ * must not be doubled.
  */
 #include "daemon/shell/report.h"
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# poisectl doctor finds what it is there to find: no daemon, a folder that is none, permissions (as another user, where root
-# runs the test), limits, coordinators that do not listen; and nothing where all is well.
+# poisectl doctor finds what it is there to find: no daemon, a folder that is none, permissions (as another user, where
+# root runs the test), limits, coordinators that do not listen; and nothing where all is well.
 set -eu
 ctl="$BUILD/poisectl"
 work=$(mktemp -d)
@@ -90,12 +90,13 @@ if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
     fi
 fi
 
-# Coordinators: one that listens (files, as a free port is nobody's for long), some that do not, and what is no endpoint.
+# Coordinators: one that listens (files, as a free port is nobody's for long), some that do not, and no endpoints.
 ln -s status.sock "$dir/status.sock.beacon"
 finds ok coordinator "can be connected" "${doctor[@]}" --coordinators "ipc://$dir/status.sock"
 rm "$dir/status.sock.beacon"
 finds fail coordinator "status.sock.beacon" "${doctor[@]}" --coordinators "ipc://$dir/status.sock"
-finds fail coordinator "port 1: Connection refused" "${doctor[@]}" --coordinators "ipc://$dir/status.sock,tcp://127.0.0.1:1"
+finds fail coordinator "port 1: Connection refused" "${doctor[@]}" \
+    --coordinators "ipc://$dir/status.sock,tcp://127.0.0.1:1"
 finds fail coordinator "poise.invalid" "${doctor[@]}" --coordinators tcp://poise.invalid
 for word in tcp://:1 tcp://host:port tcp://host:65535 'tcp://[::1' udp://host tcp://; do
     finds fail coordinator "\"$word\" is no endpoint" "${doctor[@]}" --coordinators "$word"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# poisectl top --once beside real trainers, and live in a terminal of script(1): it redraws, follows the terminal's size,
-# waits for a daemon that goes away, and q, Ctrl-C and SIGTERM give the terminal back as it was.
+# poisectl top --once beside real trainers, and live in a terminal of script(1): it redraws, follows the terminal's
+# size, waits for a daemon that goes away, and q, Ctrl-C and SIGTERM give the terminal back as it was.
 set -eu
 ctl="$BUILD/poisectl"
 work=$(mktemp -d)
@@ -55,12 +55,13 @@ for line in "run/7/dp (uid $(id -u)): running, mode on.*, 2 ranks x 1 on 1 nodes
     "  rank replica submitted"; do
     grep -q -- "^$line" "$work/out" || fail "no line $line"
 done
-[ "$(grep -cE '^ +[01] +0 +[0-9]+ +[0-9]+ (nothing|loader|plan|shuffle|trainer|rank)' "$work/out")" = 2 ] || fail "two ranks"
+[ "$(grep -cE '^ +[01] +0 +[0-9]+ +[0-9]+ (nothing|loader|plan|shuffle|trainer|rank)' "$work/out")" = 2 ] ||
+    fail "two ranks"
 if grep -q "$(printf '[\033\001]')" "$work/out"; then fail "control characters in a file"; fi
 
 command -v script >/dev/null || { echo "script(1) is not here: only --once was tested"; exit 0; }
 
-# Runs top in a terminal of 12 rows and 60 columns, whose screen goes to $work/screen and whose keys come by descriptor 3.
+# Runs top in a terminal of 12 rows and 60 columns, whose screen goes to $work/screen and keys come by descriptor 3.
 cat >"$work/live" <<EOF
 tty >"$work/tty"
 stty rows 12 cols 60

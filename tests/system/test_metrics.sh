@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# /metrics of a real daemon with real trainers: every line is of the Prometheus text format, a family has its HELP and TYPE
-# before it and is in one place, counters (and nothing else) end in _total, no series is there twice, job names are escaped,
-# and values are those of /status. Where promtool is installed (Debian package prometheus) it says the same.
+# /metrics of a real daemon with real trainers: every line is of the Prometheus text format, a family has its HELP and
+# TYPE before it and is in one place, counters (and nothing else) end in _total, no series is there twice, job names are
+# escaped, and values are those of /status. Where promtool is installed (Debian package prometheus) it says the same.
 set -eu
 work=$(mktemp -d)
 dir="$work/sockets"
@@ -72,7 +72,8 @@ for rank in 0 1; do
         v=$(value "poise_rank_$name{$labels,rank=\"$rank\",replica=\"0\"}")
         awk -v v="$v" 'BEGIN { exit !(v > 0) }' || fail "$name of rank $rank is \"$v\": $(cat "$work/metrics")"
     done
-    [ "$(value "poise_rank_samples_corrupt_total{$labels,rank=\"$rank\",replica=\"0\"}")" = 0 ] || fail "corrupt samples"
+    [ "$(value "poise_rank_samples_corrupt_total{$labels,rank=\"$rank\",replica=\"0\"}")" = 0 ] ||
+        fail "corrupt samples"
     [ "$(grep -cE "^poise_rank_waiting\{.*rank=\"$rank\".*cause=\"(loader|plan|shuffle|trainer)\"\} [01]$" \
         "$work/metrics")" = 4 ] || fail "causes of rank $rank"
 done
@@ -87,7 +88,8 @@ until_true 'ask /metrics >"$work/metrics" && [ "$(value "poise_group_steps_decid
 
 if command -v promtool >/dev/null; then
     for file in "$work/empty" "$work/metrics"; do
-        promtool check metrics <"$file" >"$work/said" 2>&1 && [ ! -s "$work/said" ] || fail "promtool: $(cat "$work/said")"
+        promtool check metrics <"$file" >"$work/said" 2>&1 && [ ! -s "$work/said" ] ||
+            fail "promtool: $(cat "$work/said")"
     done
 else
     echo "promtool (package prometheus) is not here: its check is skipped"
