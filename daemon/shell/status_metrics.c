@@ -109,6 +109,27 @@ static void write_groups(FILE *out, const struct shell_report *r)
     }
 }
 
+static void link_line(FILE *out, const char *name, const struct link_report *link, double value)
+{
+    fprintf(out, "poise_link_%s{", name);
+    label(out, "endpoint", link->endpoint);
+    fprintf(out, "} %.17g\n", value);
+}
+
+static void write_links(FILE *out, const struct shell_report *r)
+{
+    fputs("# HELP poise_link_up Whether the connection to a coordinator is there.\n# TYPE poise_link_up gauge\n", out);
+    for (uint32_t i = 0; i < r->n_links; i++)
+        link_line(out, "up", &r->links[i], r->links[i].state == LINK_UP);
+    fputs("# HELP poise_link_beacon_age_seconds Since a coordinator's newest beacon.\n"
+          "# TYPE poise_link_beacon_age_seconds gauge\n", out);
+    for (uint32_t i = 0; i < r->n_links; i++)
+        if (r->links[i].beacon_ms != UINT64_MAX)
+            link_line(out, "beacon_age_seconds", &r->links[i], (double)r->links[i].beacon_ms / 1000);
+    plain(out, "coordinator_nodes", "gauge", "Nodes of other processes that speak to the coordinator of this one.",
+          r->listener ? r->listener->n_peers : 0);
+}
+
 /* By ranks of this node; another node's poised tells of others. */
 static void write_measured(FILE *out, const struct shell_report *r)
 {
@@ -141,29 +162,6 @@ static void write_lengths(FILE *out, const struct shell_report *r, const char *n
         }
     }
 }
-
-static void link_line(FILE *out, const char *name, const struct link_report *link, double value)
-{
-    fprintf(out, "poise_link_%s{", name);
-    label(out, "endpoint", link->endpoint);
-    fprintf(out, "} %.17g\n", value);
-}
-
-static void write_links(FILE *out, const struct shell_report *r)
-{
-    fputs("# HELP poise_link_up Whether the connection to a coordinator is there.\n# TYPE poise_link_up gauge\n", out);
-    for (uint32_t i = 0; i < r->n_links; i++)
-        link_line(out, "up", &r->links[i], r->links[i].state == LINK_UP);
-    fputs("# HELP poise_link_beacon_age_seconds Since a coordinator's newest beacon.\n"
-          "# TYPE poise_link_beacon_age_seconds gauge\n", out);
-    for (uint32_t i = 0; i < r->n_links; i++)
-        if (r->links[i].beacon_ms != UINT64_MAX)
-            link_line(out, "beacon_age_seconds", &r->links[i], (double)r->links[i].beacon_ms / 1000);
-    plain(out, "coordinator_nodes", "gauge", "Nodes of other processes that speak to the coordinator of this one.",
-          r->listener ? r->listener->n_peers : 0);
-}
-
-/* By ranks of this node; another node's poised tells of others. */
 
 char *status_metrics(const struct shell_report *r)
 {
