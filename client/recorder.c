@@ -407,6 +407,18 @@ static bool is_decided(const struct recorder *rec, uint64_t step)
     return step < rec->decided;
 }
 
+/* Where that of a later step is here, it was lost: asked for at once, since ranks that train fast forget it soon. */
+static bool is_due(const struct recorder *rec, const struct entry *entry, uint64_t now_ms)
+{
+    bool lost = false;
+
+    if (entry->asked_ms)
+        return now_ms >= entry->asked_ms + ASK_MS;
+    for (uint32_t i = 0; i < WINDOW; i++)
+        lost |= rec->ring[i].metas && rec->ring[i].step > entry->step;
+    return lost || now_ms >= entry->since_ms + ASK_MS;
+}
+
 bool recorder_turn(struct recorder *rec, uint64_t now_ms, uint64_t *ret_step)
 {
     if (is_over(rec)) {
@@ -428,14 +440,14 @@ bool recorder_turn(struct recorder *rec, uint64_t now_ms, uint64_t *ret_step)
         }
         break;
     }
-    for (uint64_t step = rec->next; is_decided(rec, step); step++) {
+    for (uint64_t step = rec->next; ret_step && is_decided(rec, step); step++) {
         struct entry *entry = entry_of(rec, step);
 
-        if (!entry->outcome || entry->metas || now_ms < entry->since_ms + ASK_MS || now_ms < entry->asked_ms + ASK_MS)
+        if (!entry->outcome || entry->metas || !is_due(rec, entry, now_ms))
             continue;
         entry->asked_ms = now_ms;
         *ret_step = step;
-        return true; /* the next one at the next turn */
+        return true; /* the caller comes again for the next */
     }
     return false;
 }

@@ -30,7 +30,7 @@ void recorder_outcome(struct recorder *recorder, const struct wire_outcome *outc
 void recorder_metas(struct recorder *recorder, struct wire_message *msg);
 
 /* Hands complete steps to the thread, and those that will never be complete. True: the metadata of *ret_step is to be
- * asked for (again). */
+ * asked for (again). ret_step NULL: nobody can be asked now. */
 bool recorder_turn(struct recorder *recorder, uint64_t now_ms, uint64_t *ret_step);
 
 /* Whether the metadata of a step that was decided within the last patience_ms is awaited. */

@@ -141,7 +141,7 @@ void session_record(struct poise *p, uint64_t now_ms)
     uint32_t severity;
     uint64_t step;
 
-    if (recorder_turn(p->recorder, now_ms, &msg.ask.step) && p->rostered && !p->leave_sent)
+    while (recorder_turn(p->recorder, now_ms, p->rostered && !p->leave_sent ? &msg.ask.step : NULL))
         link_send(p->link, &msg, NULL);
     if (!recorder_note(p->recorder, &severity, &step, text))
         return;

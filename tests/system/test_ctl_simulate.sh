@@ -167,7 +167,7 @@ refuse "no columns that say sizes.*It has: a, b" "$work/other.csv"
 refuse "has no header" "$work/noheader.csv"
 refuse "line 2: a quote is opened and never closed" "$work/quote.csv"
 refuse "none of its 2 rows can be used. Line 2: length is not a number" "$work/unusable.csv"
-refuse "run.rec is binary" "$work/run.rec"
+refuse "the record has 12 bytes" "$work/run.rec"
 refuse "Parquet" "$work/x.parquet"
 refuse "no column c. There are: a, b" "$work/other.csv" --columns length=c
 refuse "nothing is called len. There are: length, width" "$work/other.csv" --columns len=a

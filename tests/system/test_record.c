@@ -9,6 +9,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include "daemon.h"
 #include "proto/record.h"
@@ -50,11 +51,13 @@ struct run {
     const char *job, *record;
     uint64_t n_steps, max_bytes;
     uint32_t n_samples, flags;
+    uint32_t compute_ms; /* of a step: ranks that only pass samples on forget a step within milliseconds */
 };
 
 static int train(const struct rank_context *c)
 {
     const struct run *run = c->arg;
+    const struct timespec compute = {.tv_nsec = run->compute_ms * 1000000L};
     struct poise_options opt = rank_options(c, run->job);
     struct poise_note note;
     struct poise_err err;
@@ -68,6 +71,7 @@ static int train(const struct rank_context *c)
                err.text);
         if (step > 0)
             load_read(p, 0, step - 1, c->board);
+        nanosleep(&compute, NULL);
         if (c->rank == 0)
             board_raise(c->board, FLAG_READ);
     }
@@ -128,7 +132,7 @@ Test(record, every_step_is_explained)
 
 Test(record, a_killed_poised_leaves_no_hole)
 {
-    struct run run = {.job = "killed", .record = path, .n_steps = 4 * N_STEPS, .n_samples = 7};
+    struct run run = {.job = "killed", .record = path, .n_steps = 4 * N_STEPS, .n_samples = 7, .compute_ms = 10};
     struct rank_context context = {.n_ranks = N_RANKS, .dir = daemon_.dir, .board = board, .arg = &run};
     pid_t pid[N_RANKS];
 

@@ -66,14 +66,15 @@ static struct wire_message *metas_of(uint64_t step)
     return copy;
 }
 
-static void give(struct recorder *recorder, uint64_t step)
+/* True: the metadata of another step is asked for. */
+static bool give(struct recorder *recorder, uint64_t step)
 {
     struct wire_outcome outcome = {.step = step, .plan_id = {step, 1}, .n_micro_batches = 1};
     uint64_t ask;
 
     recorder_outcome(recorder, &outcome, 1000);
     recorder_metas(recorder, metas_of(step));
-    cr_assert_not(recorder_turn(recorder, 1000, &ask));
+    return recorder_turn(recorder, 1000, &ask);
 }
 
 struct seen {
@@ -133,8 +134,10 @@ Test(recorder, lost_metadata_is_asked_for_and_then_given_up)
 
     outcome.step = 4; /* never comes; the others wait for it, then go on */
     recorder_outcome(recorder, &outcome, 2000);
+    cr_assert_not(recorder_turn(recorder, 2001, &ask), "it may be on its way");
     for (uint64_t step = 5; step < 25; step++)
-        give(recorder, step);
+        cr_assert_eq(give(recorder, step), step == 5,
+                     "asked for at once when a later one has come, then at a limited rate");
     recorder_close(recorder, 5000);
     struct seen seen = look();
     cr_assert(seen.n_steps == 21 && seen.n_missing == 1, "%u and %u", seen.n_steps, seen.n_missing);
