@@ -62,6 +62,18 @@ static int take_table(struct poise *p, const struct wire_outcome *o, struct pois
     return 0;
 }
 
+/* Under lock. Once a handle: data that has one such sample has more. */
+static void warn_oversize(struct poise *p, const struct wire_outcome *o)
+{
+    if (o->totals.oversize == 0 || p->oversize_told)
+        return;
+    p->oversize_told = true;
+    handle_notice(p, o->step, POISE_WARNING,
+                  "step %llu has %llu samples that alone exceed a cap: each gets a micro-batch for itself, which is larger than "
+                  "the cap; raise the cap or limit the loader's samples",
+                  (unsigned long long)o->step, (unsigned long long)o->totals.oversize);
+}
+
 /* Under lock. */
 static void begin_plan(struct poise *p, struct step *record, const struct wire_outcome *o)
 {
@@ -69,6 +81,7 @@ static void begin_plan(struct poise *p, struct step *record, const struct wire_o
     record->n_micro_batches = o->n_micro_batches;
     record->n_in = o->slices[0].n_in;
     p->decided_ns[o->step % HANDLE_STEPS] = handle_now_ns();
+    warn_oversize(p, o);
 }
 
 /* Under lock: this rank's samples of the step go nowhere. */

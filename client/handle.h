@@ -124,6 +124,7 @@ struct poise {
     bool group_ended;       /* the outcome END came, */
     uint64_t end_step;      /* for this step */
     uint32_t mode;          /* POISE_MODE_* to stamp on metadata */
+    bool oversize_told;     /* the notice about samples above a cap */
     struct outgoing *outbox, **outbox_tail;
     struct notices notices;
     struct poise_stats stats;

@@ -211,7 +211,7 @@ const char *poise_version(void);
 /*
  * Joins the group: blocks until all n_ranks * n_replicas processes have, at most open_timeout_ms. Copies the options.
  * *ret_p: caller frees with poise_close(). Errors: -EINVAL bad option or one that differs from a peer's (both are named);
- * -ECONNREFUSED no daemon; -EACCES its socket may not be opened; -ETIMEDOUT peers did not come (names those missing);
+ * -ECONNREFUSED no daemon; -EACCES its socket may not be opened; -ETIMEDOUT peers did not come (see `poisectl status`);
  * -EPROTONOSUPPORT daemon and library have different wire versions; -ENOMEM; -EMFILE.
  */
 int poise_open(const struct poise_options *opt, struct poise **ret_p, struct poise_err *err);
@@ -355,6 +355,7 @@ struct poise_totals { /* of a step over all ranks; the same on every rank */
     uint64_t plan_ns;                        /* 0: not told */
     uint32_t mode; /* that this step was delivered in */
     uint32_t reserved;
+    uint64_t oversize; /* samples (units) that alone exceed a cap: each has a micro-batch for itself */
 };
 
 struct poise_mapping_in {

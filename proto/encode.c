@@ -182,6 +182,7 @@ static PB(Totals) *totals(struct pool *pool, const struct poise_totals *from)
     to->lacking_after = from->lacking_after;
     to->plan_ns = from->plan_ns;
     to->mode = from->mode;
+    to->oversize = from->oversize;
     return to;
 }
 

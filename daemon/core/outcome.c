@@ -206,6 +206,7 @@ static void fill_totals(const struct columns *c, const struct poise_quality *q, 
     t->lacking_before = q->lacking_before;
     t->lacking_after = q->lacking_after;
     t->mode = mode;
+    t->oversize = q->oversize;
 }
 
 /*

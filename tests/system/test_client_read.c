@@ -36,8 +36,6 @@ static void submit(struct poise *p, uint64_t step, uint32_t rank, uint32_t n, ui
     EXPECT(rc == 0, "submit of step %d: %d %s", (int)step, rc, err.text);
 }
 
-/* The next of this iterator must be that error, with these words. */
-
 static int iterators(const struct rank_context *c)
 {
     struct poise_options opt = rank_options(c, "iterators");
@@ -309,4 +307,45 @@ Test(client_read, four_threads_share_a_handle)
     ranks_run(2, daemon_.dir, board, threads, NULL);
     for (uint64_t step = 0; step < N_THREAD_STEPS; step++)
         board_check(board, step, 2, always_6);
+}
+
+/* One sample is longer than the cap of a micro-batch. */
+static int giant(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "giant");
+    opt.cap_length_micro_batch[1] = 100;
+    opt.cut = POISE_CUT_AS_NEEDED;
+    struct poise *p = rank_open(&opt);
+    struct poise_note note;
+    struct poise_err err;
+    uint32_t n_alone = 0, n_notes = 0;
+
+    for (uint64_t step = 0; step < 3; step++) {
+        const int64_t length[4][2] = {{0, c->rank == 0 ? 5000 : 40}, {0, 40}, {0, 40}, {0, 40}};
+        struct poise_sample samples[4] = {0};
+        for (uint32_t i = 0; i < 4; i++)
+            samples[i] = (struct poise_sample){.length = length[i], .micro_batch = POISE_DEFAULT_MICRO_BATCH};
+        EXPECT(poise_submit(p, step, samples, 4, sizeof *samples, -1, &err) == 0, "%s", err.text);
+        for (bool last = false; !last;) {
+            const struct poise_batch *b;
+            EXPECT(poise_next(p, 0, -1, &b, &err) == 0, "%s", err.text);
+            EXPECT(b->totals->oversize == 1, "%d", (int)b->totals->oversize);
+            for (uint32_t i = 0; i < b->n_samples; i++)
+                n_alone += b->rows[i].origin_rank == 0 && b->rows[i].origin_index == 0 && b->n_samples == 1;
+            last = b->micro_batch + 1 == b->n_micro_batches;
+            poise_release(b);
+        }
+    }
+    atomic_fetch_add(&c->board->flag[0], n_alone);
+    while (poise_notice(p, &note, sizeof note) == 1)
+        n_notes += note.severity == POISE_WARNING && strstr(note.text, "exceed a cap") != NULL;
+    EXPECT(n_notes == 1, "%u notices", n_notes);
+    rank_close(p);
+    return 0;
+}
+
+Test(client_read, a_sample_above_the_cap_is_alone_and_warned_of_once)
+{
+    ranks_run(2, daemon_.dir, board, giant, NULL);
+    cr_assert_eq(board->flag[0], 3, "%u of 3", board->flag[0]);
 }
