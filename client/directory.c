@@ -96,18 +96,6 @@ static void copy_once(void *to, const void *from, size_t bytes)
     atomic_signal_fence(memory_order_seq_cst);
 }
 
-/* A name's position in the table; most tables are in the same order, so the search begins where the last one ended. */
-static uint32_t find_field(const struct wire_table *table, const char *name, uint32_t hint)
-{
-    for (uint32_t i = 0; i < table->n_fields; i++) {
-        uint32_t at = (hint + i) % table->n_fields;
-
-        if (strcmp(table->fields[at].name, name) == 0)
-            return at;
-    }
-    return POISE_NONE;
-}
-
 /* -EPROTO about the directory: "the directory of rank 3 ...". */
 __attribute__((format(printf, 3, 4))) static int bad_directory(uint32_t rank, struct poise_err *err, const char *format,
                                                                ...)
@@ -132,7 +120,7 @@ static int map_names(const unsigned char *names, uint32_t n_fields, uint32_t ran
         copy_once(name, names + (size_t)i * NAME_BYTES, sizeof name);
         if (!memchr(name, 0, sizeof name))
             return bad_directory(rank, err, "has a field name without an end");
-        position[i] = find_field(table, name, hint);
+        position[i] = value_field(table, name, hint);
         if (position[i] != POISE_NONE)
             hint = position[i] + 1;
     }

@@ -33,18 +33,6 @@ static const struct poise_value *submitted_at(const struct poise_sample *sample,
     return (const struct poise_value *)((const char *)sample->values + i * sample->value_size);
 }
 
-/* A name's position; most submissions follow the order of declaration, so the search begins at `hint`. */
-static uint32_t find_field(const struct wire_table *table, const char *name, uint32_t hint)
-{
-    for (uint32_t i = 0; i < table->n_fields; i++) {
-        uint32_t at = (hint + i) % table->n_fields;
-
-        if (strcmp(table->fields[at].name, name) == 0)
-            return at;
-    }
-    return POISE_NONE;
-}
-
 static uint8_t extent_of(const char *const *names, uint32_t n_names, const struct wire_field *field, uint32_t axis)
 {
     if (field->assembly == POISE_PADDED && axis < field->n_dims && field->shape[axis] < 0)
@@ -62,7 +50,7 @@ static void make_rules(const struct wire_table *table, struct rule *rules)
     for (uint32_t f = 0; f < table->n_fields; f++) {
         const struct wire_field *field = &table->fields[f];
 
-        rules[f].grid = field->rows_of[0] ? find_field(table, field->rows_of, 0) : POISE_NONE;
+        rules[f].grid = field->rows_of[0] ? value_field(table, field->rows_of, 0) : POISE_NONE;
         for (uint32_t i = 0; i < POISE_MAX_DIMS; i++)
             rules[f].extent[i] = extent_of(names, n_names, field, i);
     }
@@ -81,7 +69,7 @@ static int sort_values(const struct wire_table *table, uint32_t rank, const stru
                           " and values is NULL", index, sample->n_values);
     for (uint32_t i = 0; i < sample->n_values; i++) {
         const struct poise_value *submitted = submitted_at(sample, i);
-        uint32_t f = submitted->field ? find_field(table, submitted->field, hint) : POISE_NONE;
+        uint32_t f = submitted->field ? value_field(table, submitted->field, hint) : POISE_NONE;
 
         if (f == POISE_NONE)
             return err_set_at(err, -EINVAL, rank, index, submitted->field, "sample %" PRIu32

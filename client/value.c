@@ -79,6 +79,17 @@ int value_check(const struct value *value, const struct wire_field *field, uint3
     return 0;
 }
 
+uint32_t value_field(const struct wire_table *table, const char *name, uint32_t hint)
+{
+    for (uint32_t i = 0; i < table->n_fields; i++) {
+        uint32_t at = (hint + i) % table->n_fields;
+
+        if (strcmp(table->fields[at].name, name) == 0)
+            return at;
+    }
+    return POISE_NONE;
+}
+
 const char *value_shape_format(const int64_t *shape, uint32_t n_dims, char text[VALUE_SHAPE_TEXT])
 {
     size_t used = 1;
