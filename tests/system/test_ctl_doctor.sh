@@ -18,14 +18,7 @@ fail() {
     [ -e "$work/out" ] && cat "$work/out"
     exit 1
 }
-until_true() { # a condition, at most 30 s
-    local i
-    for ((i = 0; i < 600; i++)); do
-        eval "$1" && return
-        sleep 0.05 # between two looks
-    done
-    fail "never came: $1"
-}
+. tests/system/lib.sh
 finds() { # level, check, words of its text; then how poisectl is called. Leaves the report in $work/out
     local level=$1 check=$2 words=$3 status=0
     shift 3

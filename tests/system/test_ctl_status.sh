@@ -17,14 +17,7 @@ fail() {
     [ -e "$work/err" ] && tail -n 20 "$work/err"
     exit 1
 }
-until_true() { # a condition, at most 30 s
-    local i
-    for ((i = 0; i < 600; i++)); do
-        eval "$1" && return
-        sleep 0.05 # between two looks
-    done
-    fail "never came: $1"
-}
+. tests/system/lib.sh
 refused() { # status, what stderr must say, command
     local want=$1 what=$2 status=0
     shift 2

@@ -19,14 +19,7 @@ fail() {
     [ -e "$work/out" ] && tail -n 40 "$work/out"
     exit 1
 }
-until_true() { # a condition, at most 30 s
-    local i
-    for ((i = 0; i < 600; i++)); do
-        eval "$1" && return
-        sleep 0.05 # between two looks
-    done
-    fail "never came: $1"
-}
+. tests/system/lib.sh
 once() { "$ctl" top --once --socket-dir "$dir" >"$work/out" 2>"$work/err"; }
 
 once && fail "without a daemon"

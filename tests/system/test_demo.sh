@@ -14,14 +14,7 @@ fail() {
     exit 1
 }
 
-until_true() { # a condition, at most 30 s
-    local i
-    for ((i = 0; i < 600; i++)); do
-        eval "$1" && return
-        sleep 0.05 # between two looks
-    done
-    fail "never came: $1"
-}
+. tests/system/lib.sh
 
 # All processes of a demo have its directory, which lies in $TMPDIR, in their arguments.
 processes() { # those with more words in their command line

@@ -17,14 +17,7 @@ fail() {
     echo "FAILED: $*"
     exit 1
 }
-until_true() { # a condition, at most 30 s
-    local i
-    for ((i = 0; i < 600; i++)); do
-        eval "$1" && return
-        sleep 0.05 # between two looks
-    done
-    fail "never came: $1"
-}
+. tests/system/lib.sh
 ask() { curl -sf --unix-socket "$dir/status.sock" "http://localhost$1"; }
 parse() { # file: names what is wrong with it
     awk '
