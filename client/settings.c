@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "client/coordinators.h"
 #include "client/recorder.h"
 #include "client/sized.h"
 #include "daemon/planner/err.h"
@@ -201,17 +202,12 @@ static int make_incarnation(struct wire_join *join, struct poise_err *err)
 
 static int resolve_coordinators(const struct poise_options *opt, struct wire_join *join, struct poise_err *err)
 {
-    const char *env = getenv("POISE_COORDINATORS");
-    const char *text = opt->coordinators ? opt->coordinators : env ? env : "";
-    char checked[MAX_COORDINATORS_BYTES];
+    char list[MAX_COORDINATORS_BYTES];
+    int rc = coordinators_resolve(opt->coordinators, list, sizeof list, err);
 
-    if (*text) {
-        int rc = copy_name(checked, sizeof checked, text,
-                           opt->coordinators ? "coordinators" : "environment variable POISE_COORDINATORS", err);
-        if (rc < 0)
-            return rc;
-    }
-    join->coordinators = strdup(text);
+    if (rc < 0)
+        return rc;
+    join->coordinators = strdup(list);
     return join->coordinators ? 0 : err_set(err, -ENOMEM, "no memory for the options");
 }
 
@@ -362,6 +358,17 @@ static int resolve_socket_dir(const struct poise_options *opt, char *dir, struct
     return copy_name(dir, room, text, what, err);
 }
 
+/* Where peers on other nodes reach this process; whether there is such an interface is seen when it is needed. */
+static int resolve_interface(const struct poise_options *opt, struct settings *s, struct poise_err *err)
+{
+    const char *env = getenv("POISE_INTERFACE");
+    const char *text = opt->interface ? opt->interface : env && *env ? env : NULL;
+
+    return text ? copy_name(s->interface, sizeof s->interface, text,
+                            opt->interface ? "interface" : "environment variable POISE_INTERFACE", err)
+                : 0;
+}
+
 /* All ranks ask for the record, so that coordinators send its data; replica 0 of rank 0 writes it. A restart of the launcher
  * writes a file of its own: it must neither fail because of the first one's nor take its place. */
 static int resolve_record(const struct poise_options *opt, struct settings *s, struct poise_err *err)
@@ -440,6 +447,8 @@ int settings_resolve(const struct poise_options *opt, struct settings *ret_setti
         rc = check_what(&s, err);
     if (rc == 0)
         rc = resolve_record(&own, &s, err);
+    if (rc == 0)
+        rc = resolve_interface(&own, &s, err);
     if (rc == 0)
         rc = options_write(&s.options, &s.join.options, &s.join.n_options, err);
     if (rc < 0) {

@@ -8,6 +8,7 @@
 #include "proto/wire.h"
 
 #define SETTINGS_LOCAL_SOCK "local.sock"
+#define SETTINGS_INTERFACE_BYTES 256
 
 struct settings {
     struct wire_join join;  /* who this process is; its options and coordinators are owned by this struct */
@@ -21,10 +22,11 @@ struct settings {
     uint64_t record_max_bytes;
     uint32_t prefetch_depth, n_iterators, verify_first, verify_every;
     uint64_t daemon_timeout_ms, open_timeout_ms, peer_timeout_ms, node_timeout_ms, close_timeout_ms;
+    char interface[SETTINGS_INTERFACE_BYTES]; /* for endpoint_local_address(); "": not given */
 };
 
 /* Reads the environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT,
- * POISE_JOB, POISE_SOCKET_DIR), the clock and the random source. Copies. *ret_settings: caller frees with
+ * POISE_JOB, POISE_SOCKET_DIR, POISE_INTERFACE, those of coordinators.c), the clock and the random source. Copies. *ret_settings: caller frees with
  * settings_free(). Errors: -EINVAL and the like, naming the option or variable, its value and what is allowed. */
 int settings_resolve(const struct poise_options *opt, struct settings *ret_settings, struct poise_err *err);
 

@@ -157,7 +157,8 @@ struct poise_options {
     uint32_t attempt;    /* the launcher's restart count; POISE_NONE: from TORCHELASTIC_RESTART_COUNT, else 0 */
     uint32_t flags;      /* POISE_PLAN_ONLY, POISE_DEBUG_SLOTS */
     const char *socket_dir; /* where poised's sockets are; NULL: POISE_SOCKET_DIR, else /run/poise */
-    const char *coordinators; /* endpoints, separated by commas; NULL: POISE_COORDINATORS; "": the local daemon */
+    const char *coordinators; /* endpoints, separated by commas; "": the local daemon. NULL: POISE_COORDINATORS, else
+                               * tcp://MASTER_ADDR:29410 where the launcher says that the job spans hosts, else "" */
     uint64_t first_step; /* of this run; a resumed job begins where it left */
 
     /* What to balance. */
@@ -199,6 +200,11 @@ struct poise_options {
      * it; replica 0 of rank 0 writes it. */
     const char *record; /* the file: new or empty; ".1" is added at the launcher's first restart. NULL: POISE_RECORD, else none */
     uint64_t record_max_bytes; /* recording stops before the file is larger; 0: 1 GiB */
+
+    /* The interface that peers on other nodes reach this process by: names in the syntax of NCCL_SOCKET_IFNAME ("eth0,ib",
+     * "=eth0", "^docker,lo"), or an address of this host. NULL: POISE_INTERFACE, else NCCL_SOCKET_IFNAME, else
+     * GLOO_SOCKET_IFNAME, else the route to the first coordinator. */
+    const char *interface;
 };
 
 /* --------------------------------------------------------------------------------------------------------- the handle */

@@ -10,7 +10,9 @@
 
 static const char *const variables[] = {"RANK",        "WORLD_SIZE",          "MASTER_ADDR",
                                         "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
-                                        "POISE_JOB",   "POISE_SOCKET_DIR",    "POISE_RECORD"};
+                                        "POISE_JOB",   "POISE_SOCKET_DIR",    "POISE_RECORD",
+                                        "POISE_COORDINATORS", "POISE_INTERFACE", "LOCAL_WORLD_SIZE",
+                                        "SLURM_STEP_NUM_NODES"};
 
 static void clean(void)
 {
@@ -294,4 +296,85 @@ Test(options_env, options_of_an_older_header_are_taken)
     struct settings s = resolved(opt);
     cr_assert(!s.record && !s.options.record);
     settings_free(&s);
+}
+
+static void expect_coordinators(const char *option, const char *list)
+{
+    struct poise_options opt = usual();
+
+    opt.coordinators = option;
+    struct settings s = resolved(opt);
+    cr_assert_str_eq(s.join.coordinators, list);
+    settings_free(&s);
+}
+
+/* Every process of a job must come to the same text. */
+Test(options_env, coordinators_follow_from_the_launcher)
+{
+    static const struct {
+        const char *master, *world, *local, *nodes, *list;
+    } cases[] = {
+        {"head", "16", "8", NULL, "tcp://head:29410"},       {"10.0.0.1", "9", "1", NULL, "tcp://10.0.0.1:29410"},
+        {"fd00::1", "16", "8", NULL, "tcp://[fd00::1]:29410"}, {"[fd00::1]", "16", "8", NULL, "tcp://[fd00::1]:29410"},
+        {"head", "8", "8", NULL, ""},                        {"head", "16", NULL, NULL, ""},
+        {"head", NULL, NULL, "2", "tcp://head:29410"},       {"head", "16", NULL, "1", ""},
+        {"head", "8", "8", "2", ""},                         {"127.0.0.1", "16", "8", NULL, ""},
+        {"localhost", "16", "8", NULL, ""},                  {"::1", "16", "8", NULL, ""},
+        {"", "16", "8", NULL, ""},                           {NULL, "16", "8", NULL, ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *const values[][2] = {{"MASTER_ADDR", cases[i].master}, {"WORLD_SIZE", cases[i].world},
+                                         {"LOCAL_WORLD_SIZE", cases[i].local}, {"SLURM_STEP_NUM_NODES", cases[i].nodes}};
+        for (size_t k = 0; k < 4; k++) {
+            unsetenv(values[k][0]);
+            if (values[k][1])
+                setenv(values[k][0], values[k][1], 1);
+        }
+        expect_coordinators(NULL, cases[i].list);
+        expect_coordinators("tcp://other", "tcp://other");
+        expect_coordinators("", "");
+    }
+}
+
+Test(options_env, coordinators_of_the_user_win)
+{
+    char longest[1100] = "tcp://";
+    struct poise_options opt = usual();
+
+    setenv("MASTER_ADDR", "head", 1);
+    setenv("WORLD_SIZE", "16", 1);
+    setenv("LOCAL_WORLD_SIZE", "8", 1);
+    setenv("POISE_COORDINATORS", "tcp://a,tcp://b:5", 1);
+    expect_coordinators(NULL, "tcp://a,tcp://b:5");
+    expect_coordinators("tcp://c", "tcp://c");
+    setenv("POISE_COORDINATORS", "", 1); /* the local daemon is asked for */
+    expect_coordinators(NULL, "");
+    memset(longest + 6, 'x', 1030);
+    opt.coordinators = longest;
+    refused(opt, -EINVAL, "coordinators has 1036 bytes", "1023");
+    opt.coordinators = "tcp://a\nb";
+    refused(opt, -EINVAL, "coordinators has a control character", "byte 7");
+    opt.coordinators = NULL;
+    unsetenv("POISE_COORDINATORS");
+    setenv("LOCAL_WORLD_SIZE", "8x", 1);
+    refused(opt, -EINVAL, "LOCAL_WORLD_SIZE", "8x");
+}
+
+Test(options_env, an_interface_is_taken_from_option_or_environment)
+{
+    struct poise_options opt = usual();
+    struct settings s = resolved(opt);
+
+    cr_assert_str_eq(s.interface, "");
+    settings_free(&s);
+    setenv("POISE_INTERFACE", "^docker", 1);
+    s = resolved(opt);
+    cr_assert_str_eq(s.interface, "^docker");
+    settings_free(&s);
+    opt.interface = "=eth1";
+    s = resolved(opt);
+    cr_assert_str_eq(s.interface, "=eth1");
+    settings_free(&s);
+    opt.interface = "";
+    refused(opt, -EINVAL, "interface is empty", "255");
 }
