@@ -42,3 +42,5 @@ check-pure: $(call archives,planner core)
 include tests/fuzz/fuzz.mk
 include tests/bench/bench.mk
 include tests/thread/thread.mk
+include tests/systemd/systemd.mk
+include tests/chaos/chaos.mk
