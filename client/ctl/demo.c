@@ -35,12 +35,10 @@
 static int find_binaries(struct demo *demo)
 {
     char poised[sizeof demo->bin + 16];
-    ssize_t n = readlink("/proc/self/exe", demo->bin, sizeof demo->bin - 1);
+    struct poise_err err;
 
-    if (n <= 0)
-        return ctl_fail(demo->command, CTL_FAILED, "/proc/self/exe: %s", strerror(errno));
-    demo->bin[n] = 0;
-    *strrchr(demo->bin, '/') = 0;
+    if (process_own_dir(demo->bin, sizeof demo->bin, &err) < 0)
+        return ctl_fail(demo->command, CTL_FAILED, "%s", err.text);
     snprintf(poised, sizeof poised, "%s/poised", demo->bin);
     if (access(poised, X_OK) < 0)
         return ctl_fail(demo->command, CTL_FAILED, "%s: %s; the demo needs it beside poisectl: run make", poised,
@@ -207,23 +205,11 @@ static int run_demo(struct demo *demo)
     return status;
 }
 
-/* Ends as the signal would have ended us, for a shell that looks. */
-static void die_of(int signal_number)
-{
-    sigset_t set;
-
-    signal(signal_number, SIG_DFL);
-    sigemptyset(&set);
-    sigaddset(&set, signal_number);
-    raise(signal_number);
-    sigprocmask(SIG_UNBLOCK, &set, NULL);
-}
-
 int demo_command(const struct ctl_command *command, int argc, char **argv)
 {
     struct demo demo = {.command = command,
-                        .guard_fd = -1,
-                        .signal_fd = -1,
+                        .poised = PRIVATE_POISED_NONE,
+                        .signals = {.fd = -1},
                         .terminal = isatty(STDERR_FILENO) == 1,
                         .opt = {.ranks = 8, .steps = 50, .per_rank = 8, .micro_batch = 2, .truth = "noisy"}};
     struct demo_options *opt = &demo.opt;
@@ -258,7 +244,7 @@ int demo_command(const struct ctl_command *command, int argc, char **argv)
         demo_data_spoil(&demo.data);
     status = run_demo(&demo);
     demo_data_fini(&demo.data);
-    if (demo.caught)
-        die_of(demo.caught);
+    if (demo.signals.caught)
+        process_die_of(demo.signals.caught);
     return status;
 }

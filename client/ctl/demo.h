@@ -3,10 +3,8 @@
 #ifndef POISE_CTL_DEMO_H
 #define POISE_CTL_DEMO_H
 
-#include <signal.h>
-#include <sys/types.h>
-
 #include "client/ctl/ctl.h"
+#include "client/ctl/private.h"
 #include "client/examples/demo_board.h"
 
 struct demo_row { /* one usable row of the CSV */
@@ -34,10 +32,8 @@ struct demo {
     struct demo_data data;
     char bin[4096];          /* where poisectl and poised are */
     char trainer[4096 + 40]; /* beside them, or in libexec/poise of an installation */
-    char dir[80];            /* poised's sockets and log; "" before there is one */
-    pid_t poised, guard;     /* 0: none */
-    int guard_fd, signal_fd; /* -1: none */
-    int caught;              /* the signal that ends the demo; 0 */
+    struct private_poised poised;
+    struct process_signals signals;
     bool terminal;           /* stderr is one: redraw the progress line */
     double mean_ns;          /* of a rank's compute a step */
     uint64_t pipeline_p99_ns;
@@ -69,15 +65,10 @@ void demo_data_spoil(struct demo_data *data); /* makes the truth differ from wha
 int demo_data_deal(const struct demo_data *data, struct board *board, struct poise_err *err);
 
 /* demo_process.c: 0, or a CTL_* status after a message. */
-int demo_start(struct demo *demo); /* directory, guard, poised */
+int demo_start(struct demo *demo); /* folder and poised; demo_stop() in any case */
 int demo_run(struct demo *demo, const struct demo_run *run, const struct board *board,
-             int board_fd);                                                       /* all its trainers */
-int demo_stop(struct demo *demo);                                                 /* whatever is there of it */
-pid_t demo_spawn(struct demo *demo, char *const argv[], int pass_fd, int log_fd); /* pass_fd becomes 3; -1 */
-
-/* demo_guard.c */
-int demo_guard_start(struct demo *demo); /* makes the directory, and who removes it however poisectl ends */
-void demo_guard_end(struct demo *demo);
+             int board_fd);       /* all its trainers */
+int demo_stop(struct demo *demo); /* whatever is there of it */
 
 /* demo_figures.c; first: steps before it are not timed */
 uint32_t demo_first_timed(uint32_t n_steps);

@@ -11,8 +11,8 @@ MPI ?= $(if $(QUICK),0,1)
 BENCH_NAMES := $(patsubst tests/bench/bench_%.c,%,$(sort $(wildcard tests/bench/bench_$(B).c)))
 BENCH_BINS = $(BENCH_NAMES:%=$(BUILD)/bench/%)
 BENCH_MPI = $(BUILD)/bench/mpi_rank
-bench_parts := $(addprefix tests/bench/,crew.c host.c poise_rank.c copy_rank.c) client/examples/payload.c client/ctl/csv.c \
-	client/ctl/sizes.c
+bench_parts := $(addprefix tests/bench/,crew.c host.c poise_rank.c copy_rank.c) client/examples/payload.c \
+	$(addprefix client/ctl/,csv.c private.c private_dir.c process.c sizes.c)
 
 $(BUILD)/bench/shuffle $(BUILD)/bench/next: $(call obj,$(bench_parts))
 $(BENCH_BINS): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/bench_%.o $(call archives,client proto planner)

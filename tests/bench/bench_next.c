@@ -333,14 +333,14 @@ static int run_all(struct host *host, uint32_t n_ranks, uint32_t n_steps)
     struct bench_board *board;
     struct next_board *next;
 
-    snprintf(path, sizeof path, "%s/board", host->dir);
+    snprintf(path, sizeof path, "%s/board", host->poised.dir);
     board = bench_board_map(path, true);
     next = map_next(path, true);
     if (!board || !next)
         return -1;
     board->driver = getpid();
     board->n_ranks = n_ranks;
-    snprintf(board->socket_dir, sizeof board->socket_dir, "%s", host->dir);
+    snprintf(board->socket_dir, sizeof board->socket_dir, "%s", host->poised.dir);
     next->n_steps = n_steps;
     pthread_barrierattr_init(&attr);
     pthread_barrierattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);

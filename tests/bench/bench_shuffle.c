@@ -88,7 +88,7 @@ static struct bench_board *make_board(struct bench *b, const struct bench_case *
 {
     struct bench_board *board;
 
-    snprintf(path, n, "%s/board-%s-%u", b->host.dir, c->name, n_ranks);
+    snprintf(path, n, "%s/board-%s-%u", b->host.poised.dir, c->name, n_ranks);
     board = bench_board_map(path, true);
     if (!board)
         return NULL;
@@ -100,7 +100,7 @@ static struct bench_board *make_board(struct bench *b, const struct bench_case *
     board->verify_every = c->verify ? 1 : POISE_NONE;
     snprintf(board->algorithm, sizeof board->algorithm, "%s", c->algorithm);
     snprintf(board->job, sizeof board->job, "bench-%s-%u", c->name, n_ranks);
-    snprintf(board->socket_dir, sizeof board->socket_dir, "%s", b->host.dir);
+    snprintf(board->socket_dir, sizeof board->socket_dir, "%s", b->host.poised.dir);
     if (make_samples(board, c) == 0)
         return board;
     munmap(board, sizeof *board);
@@ -174,7 +174,7 @@ static bool spawn_mpi(struct bench *b, struct bench_board *board, char *board_pa
     for (uint32_t turn = 0; turn < WARM_OTHERS; turn++)
         if (host_turn(&b->host, board, CREW_MPI, b->why_no_mpi) < 0) {
             fprintf(stderr, "bench_shuffle: MPI is left out: %s\n", b->why_no_mpi);
-            host_print_log(&b->host);
+            private_print_log(&b->host.poised);
             b->mpi = NULL;
             return false;
         }

@@ -5,10 +5,7 @@
  */
 #include "tests/bench/host.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,12 +19,15 @@
 #include "client/ctl/csv.h"
 #include "client/ctl/sizes.h"
 
-#define READY_MS 20000
-#define READY_FD 3
 #define TURN_NS 60000000000u /* the slowest takes a second */
 #define END_NS 5000000000u   /* closing a handle, ending an MPI job */
-#define LOG_TAIL 2000
 #define PRIORITY -20
+
+static int fail(const struct poise_err *err)
+{
+    fprintf(stderr, "bench: %s\n", err->text);
+    return -1;
+}
 
 double quantile(double *values, uint32_t n, double q)
 {
@@ -44,43 +44,21 @@ double quantile(double *values, uint32_t n, double q)
 
 /* -------------------------------------------------------------------------------------------------------- processes */
 
-static _Noreturn void become(char *const argv[], pid_t parent, int log_fd, int ready_fd)
+/* The pid, or -1 after a message. */
+static pid_t spawn(const struct host *host, char *const argv[], bool log)
 {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent)
-        _exit(127);
-    if (log_fd >= 0) {
-        dup2(log_fd, 1);
-        dup2(log_fd, 2);
-    }
-    if (ready_fd >= 0)
-        dup2(ready_fd, READY_FD);
-    execvp(argv[0], argv);
-    fprintf(stderr, "%s: %s\n", argv[0], strerror(errno));
-    _exit(127);
-}
-
-static int open_log(const struct host *host)
-{
-    char path[sizeof host->dir + 16];
-
-    snprintf(path, sizeof path, "%s/log", host->dir);
-    return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-}
-
-static pid_t spawn(const struct host *host, char *const argv[], bool log, int ready_fd)
-{
-    const pid_t parent = getpid();
-    int log_fd = log ? open_log(host) : -1;
+    struct process_start start = {.argv = argv, .pass_fd = -1, .out_fd = -1, .err_fd = -1, .death_signal = SIGKILL};
+    struct poise_err err;
+    int log_fd = log ? private_open_log(&host->poised, &err) : -1;
     pid_t pid;
 
-    fflush(NULL);
-    pid = fork();
-    if (pid == 0)
-        become(argv, parent, log_fd, ready_fd);
+    if (log_fd < 0 && log)
+        return fail(&err);
+    start.out_fd = start.err_fd = log_fd;
+    pid = process_start(&start, &err);
     if (log_fd >= 0)
         close(log_fd);
-    return pid;
+    return pid < 0 ? fail(&err) : pid;
 }
 
 int host_spawn(struct host *host, int crew, char *const argv[], bool log)
@@ -89,7 +67,7 @@ int host_spawn(struct host *host, int crew, char *const argv[], bool log)
         struct host_child *child = &host->children[i];
         if (child->pid > 0)
             continue;
-        child->pid = spawn(host, argv, log, -1);
+        child->pid = spawn(host, argv, log);
         child->crew = crew;
         return child->pid > 0 ? 0 : -1;
     }
@@ -110,14 +88,6 @@ static struct host_child *reap(struct host *host, int crew)
     return NULL;
 }
 
-static void describe(int status, char *text, size_t n)
-{
-    if (WIFSIGNALED(status))
-        snprintf(text, n, "was killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
-    else
-        snprintf(text, n, "ended with status %d", WEXITSTATUS(status));
-}
-
 int host_turn(struct host *host, struct bench_board *board, int crew, char ret_why[700])
 {
     const uint64_t begin_ns = bench_now_ns();
@@ -127,8 +97,7 @@ int host_turn(struct host *host, struct bench_board *board, int crew, char ret_w
     while (!crew_done(board, crew)) {
         struct host_child *child = reap(host, crew);
         if (child && !board->crews[crew].text[0]) {
-            describe(child->status, how, sizeof how);
-            snprintf(ret_why, 700, "a process %s", how);
+            snprintf(ret_why, 700, "a process %s", process_how_it_ended(child->status, how, sizeof how));
             return -1;
         }
         if (bench_now_ns() - begin_ns > TURN_NS) {
@@ -170,37 +139,6 @@ void host_dismiss(struct host *host, struct bench_board *board)
 
 /* ----------------------------------------------------------------------------------------------------------- poised */
 
-static int await_ready(struct host *host, int ready_fd)
-{
-    struct pollfd ready = {.fd = ready_fd, .events = POLLIN};
-    char byte;
-
-    if (poll(&ready, 1, READY_MS) == 1 && read(ready_fd, &byte, 1) == 1)
-        return 0;
-    fprintf(stderr, "bench: poised does not become ready\n");
-    host_print_log(host);
-    return -1;
-}
-
-static int start_poised(struct host *host)
-{
-    char binary[PATH_MAX + 16], fd[8];
-    char *argv[] = {binary, "--socket-dir", host->dir, "--ready-fd", fd, NULL};
-    int fds[2], rc;
-
-    snprintf(binary, sizeof binary, "%s/../poised", host->bin);
-    snprintf(fd, sizeof fd, "%d", READY_FD);
-    if (pipe2(fds, O_CLOEXEC) < 0)
-        return -1;
-    if (fds[1] == READY_FD) /* dup2 onto itself would leave it to be closed */
-        fcntl(fds[1], F_SETFD, 0);
-    host->poised = spawn(host, argv, true, fds[1]);
-    close(fds[1]);
-    rc = host->poised > 0 ? await_ready(host, fds[0]) : -1;
-    close(fds[0]);
-    return rc;
-}
-
 /*
  * Who else runs on the machine shall wait, as far as one may ask (root), and all that is measured shall count as one
  * group to the scheduler: it shares processors between sessions first.
@@ -238,52 +176,29 @@ void host_apart(void)
 
 int host_start(struct host *host)
 {
-    const char *tmp = getenv("TMPDIR");
-    ssize_t n = readlink("/proc/self/exe", host->bin, sizeof host->bin - 1);
+    struct process_signals none = {.fd = -1};
+    char binary[PATH_MAX + 16];
+    struct poise_err err;
 
-    if (n <= 0)
-        return -1;
-    host->bin[n] = 0;
-    *strrchr(host->bin, '/') = 0;
-    /* The path of a unix socket has about 100 bytes. */
-    snprintf(host->dir, sizeof host->dir, "%s/poise-bench-XXXXXX", tmp && *tmp && strlen(tmp) < 60 ? tmp : "/tmp");
-    if (!mkdtemp(host->dir)) {
-        fprintf(stderr, "bench: %s: %s\n", host->dir, strerror(errno));
-        host->dir[0] = 0;
-        return -1;
-    }
-    return start_poised(host);
-}
-
-static void remove_dir(const char *path)
-{
-    DIR *dir = opendir(path);
-    struct dirent *entry;
-
-    while (dir && (entry = readdir(dir)) != NULL)
-        if (entry->d_name[0] != '.')
-            unlinkat(dirfd(dir), entry->d_name, 0);
-    if (dir)
-        closedir(dir);
-    rmdir(path);
+    host->poised = PRIVATE_POISED_NONE;
+    if (process_own_dir(host->bin, sizeof host->bin, &err) < 0)
+        return fail(&err);
+    snprintf(binary, sizeof binary, "%s/../poised", host->bin);
+    if (private_start(&host->poised, binary, "bench", false, &none, &err) == 0)
+        return 0;
+    fail(&err);
+    private_print_log(&host->poised);
+    return -1;
 }
 
 void host_stop(struct host *host)
 {
-    const uint64_t begin_ns = bench_now_ns();
-    const struct timespec pause = {.tv_nsec = 5000000};
+    struct process_signals none = {.fd = -1};
+    struct poise_err err;
 
     host_dismiss(host, NULL);
-    if (host->poised > 0)
-        kill(host->poised, SIGTERM);
-    while (host->poised > 0 && waitpid(host->poised, NULL, WNOHANG) == 0) {
-        if (bench_now_ns() - begin_ns > END_NS)
-            kill(host->poised, SIGKILL);
-        nanosleep(&pause, NULL);
-    }
-    host->poised = 0;
-    if (host->dir[0])
-        remove_dir(host->dir);
+    if (private_stop(&host->poised, &none, &err) < 0)
+        fail(&err);
 }
 
 uint64_t host_poised_cpu_ns(const struct host *host)
@@ -291,27 +206,9 @@ uint64_t host_poised_cpu_ns(const struct host *host)
     struct timespec used = {0};
     clockid_t clock;
 
-    if (clock_getcpuclockid(host->poised, &clock) == 0)
+    if (clock_getcpuclockid(host->poised.pid, &clock) == 0)
         clock_gettime(clock, &used);
     return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
-}
-
-void host_print_log(const struct host *host)
-{
-    char path[sizeof host->dir + 16], text[LOG_TAIL + 1];
-    FILE *file;
-    size_t n;
-
-    snprintf(path, sizeof path, "%s/log", host->dir);
-    file = fopen(path, "re");
-    if (!file)
-        return;
-    if (fseek(file, -LOG_TAIL, SEEK_END) < 0)
-        rewind(file);
-    n = fread(text, 1, LOG_TAIL, file);
-    fclose(file);
-    if (n)
-        fprintf(stderr, "the log ends with:\n%.*s\n", (int)n, text);
 }
 
 /* ------------------------------------------------------------------------------------------------------------ sizes */

@@ -6,14 +6,14 @@
 #include <limits.h>
 #include <sys/types.h>
 
+#include "client/ctl/private.h"
 #include "tests/bench/crew.h"
 
 #define HOST_CHILDREN (2 * BENCH_MAX_RANKS + 1)
 
 struct host {
     char bin[PATH_MAX]; /* where this program lies; poised is beside its folder */
-    char dir[128];      /* sockets, log, boards */
-    pid_t poised;
+    struct private_poised poised; /* and a folder for sockets, log, boards */
     struct host_child {
         pid_t pid; /* 0: ended */
         int crew, status;
@@ -37,7 +37,6 @@ int host_turn(struct host *host, struct bench_board *board, int crew, char ret_w
 void host_dismiss(struct host *host, struct bench_board *board);
 
 uint64_t host_poised_cpu_ns(const struct host *host);
-void host_print_log(const struct host *host);
 
 /* Medians and other quantiles; sorts. */
 double quantile(double *values, uint32_t n, double q);

@@ -17,12 +17,7 @@ fail() {
 . tests/system/lib.sh
 
 # All processes of a demo have its directory, which lies in $TMPDIR, in their arguments.
-processes() { # those with more words in their command line
-    local file
-    for file in $(grep -lsF "$TMPDIR/poise-demo-" /proc/[0-9]*/cmdline); do
-        tr '\0' ' ' 2>/dev/null <"$file" | grep -q -- "${1:-}" && cut -d/ -f3 <<<"$file"
-    done 2>/dev/null || true
-}
+processes() { processes_with "$TMPDIR/poise-demo-" "${1:-}"; }
 nothing_left() {
     until_true '[ -z "$(processes)" ]'
     until_true '[ -z "$(ls -A "$TMPDIR")" ]'
