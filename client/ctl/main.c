@@ -52,6 +52,14 @@ static const char mode_help[] =
     "  off     deliver every sample where it came from\n"
     "GROUP is JOB/GROUP as poisectl status shows it, JOB (all its groups), or \"all\".\n";
 
+static const char run_help[] =
+    "Starts a private poised in a folder of its own, then COMMAND with POISE_SOCKET_DIR set to it, and ends both\n"
+    "together: nothing has to be installed or configured for a first try on one machine. From a build tree\n"
+    "POISE_LIBRARY and PYTHONPATH are set as well. Signals go on to COMMAND, and its exit status is this one's\n"
+    "(128 + N: signal N).\n\n"
+    "  poisectl run torchrun --nproc_per_node 4 train.py\n\n"
+    "Exit status 125: poised did not start; 126, 127: COMMAND cannot be run, is not found.\n";
+
 static const char demo_help[] =
     "Starts a private poised and one trainer process a rank on samples of real sizes, runs the same steps unbalanced,\n"
     "in shadow mode, with the reference's algorithm and with the default, and prints a table. Every byte that arrives\n"
@@ -91,6 +99,7 @@ const struct ctl_command ctl_commands[] = {
     {"top", top_command, "the same, live in a terminal", "", top_help},
     {"doctor", doctor_command, "check this machine before a job starts", "", doctor_help},
     {"mode", mode_command, "switch a group between on, shadow and off", "GROUP on|shadow|off", mode_help},
+    {"run", run_command, "a private poised for the life of a command", "COMMAND ...", run_help},
     {"demo", demo_command, "measure balancing on this machine, with real processes and sizes", "", demo_help},
     {NULL, NULL, NULL, NULL, NULL},
 };

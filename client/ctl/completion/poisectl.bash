@@ -58,13 +58,14 @@ _poisectl() {
             grep -q -- "^  ${COMP_WORDS[i - 1]} [^ ]" <<<"$help" || n=$((n + 1))
         done
         name=$(sed -n "1{s/: .*//; s/ \[OPTION ...\]//; s/^poisectl $command//p}" <<<"$help" |
-            awk -v n=$((n + 1)) '{ print $n }')
+            awk -v n=$((n + 1)) '{ print (n > NF && $NF == "..." ? $NF : $n) }')
         [ -z "$name" ] && mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur") && return
     fi
     case $name in
     '') mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur") ;;
     DIR) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
-    CSV | *FILE*) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
+    COMMAND) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
+    CSV | *FILE* | ...) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
     *) mapfile -t COMPREPLY < <(compgen -W "$(_poisectl_values "$ctl" "$command" "$prev" "$name" "$text")" -- "$cur") ;;
     esac
 }
