@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "proto/codec.h"
@@ -167,6 +168,23 @@ static int check_options(const struct check *c, const struct wire_join *join)
     return 0;
 }
 
+/* "tcp://ADDR:PORT" or nothing, whoever wrote it: it goes to zmq_connect() of every rank. */
+static int check_payload(const struct check *c, const char *text, size_t size)
+{
+    const char *colon, *port;
+
+    if (check_text(c, "payload", text, size) < 0)
+        return c->code;
+    if (!text[0])
+        return 0;
+    colon = strrchr(text, ':');
+    port = colon ? colon + 1 : "";
+    if (strncmp(text, "tcp://", 6) != 0 || colon < text + 7 || strpbrk(text, "*;, \t\n") || *port < '1' || *port > '9' ||
+        strlen(port) > 5 || strspn(port, "0123456789") != strlen(port) || strtoul(port, NULL, 10) > 65535)
+        return err_set(c->err, c->code, "%s: payload is %s, not tcp://ADDRESS:PORT", c->where, text);
+    return 0;
+}
+
 static int check_join(const struct check *c, const struct wire_join *join)
 {
     if (check_group(c, join->job, join->group) < 0 || check_size(c, join->n_ranks, join->n_replicas) < 0)
@@ -175,7 +193,8 @@ static int check_join(const struct check *c, const struct wire_join *join)
         return err_set(c->err, c->code, "%s: rank %u of %u, replica %u of %u: counted from 0", c->where, join->rank,
                        join->n_ranks, join->replica, join->n_replicas);
     if (check_text(c, "host", join->host, sizeof join->host) < 0 ||
-        (join->coordinators && check_text(c, "coordinators", join->coordinators, WIRE_MAX_COORDINATOR_BYTES) < 0))
+        (join->coordinators && check_text(c, "coordinators", join->coordinators, WIRE_MAX_COORDINATOR_BYTES) < 0) ||
+        check_payload(c, join->payload, sizeof join->payload) < 0)
         return c->code;
     return check_options(c, join);
 }
@@ -263,6 +282,8 @@ static int check_member(const struct check *c, const struct wire_roster *roster,
     if (member->node >= roster->n_nodes)
         return err_set(c->err, c->code, "%s: rank %u is on node %u of %u", c->where, member->rank, member->node,
                        roster->n_nodes);
+    if (check_payload(c, member->payload, sizeof member->payload) < 0)
+        return c->code;
     return check_text(c, "host", member->host, sizeof member->host);
 }
 

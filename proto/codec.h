@@ -21,7 +21,6 @@
 #define WIRE_MAX_OPTION_BYTES 1024u      /* of an option's value with its 0 */
 #define WIRE_MAX_COORDINATOR_BYTES 4096u /* of the list of endpoints with its 0 */
 #define WIRE_MAX_EPOCHS 65536u           /* of a heartbeat */
-#define WIRE_KEY_BYTES 32u               /* of a payload key */
 #define WIRE_MAX_MISSING 16u             /* ranks named in beacons and heartbeats */
 
 /* Checks every value of a message. Returns 0 or code with a text that names message, member and value. */

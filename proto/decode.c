@@ -6,6 +6,8 @@
  */
 #include "proto/decode.h"
 
+#include <stdio.h>
+
 /* --------------------------------------------------------------------------------------------- process and its node */
 
 static int hello(struct load *l, const PB(Hello) *from, struct wire_message *msg)
@@ -117,6 +119,28 @@ static int roster_counts(struct load *l, const PB(Roster) *from)
     if (from->payload_key.len != 0 && from->payload_key.len != WIRE_KEY_BYTES)
         return err_set(l->err, -EPROTO, "ROSTER: payload_key has %zu bytes, not %u", from->payload_key.len,
                        WIRE_KEY_BYTES);
+    if (from->n_payload_host != from->n_payload_port || (from->n_payload_host != 0 && from->n_payload_host != want))
+        return err_set(l->err, -EPROTO, "ROSTER: payload_host has %zu values, payload_port %zu, for %u ranks of %u replicas",
+                       from->n_payload_host, from->n_payload_port, from->n_ranks, from->n_replicas);
+    return 0;
+}
+
+/* The column's two parts make one text again. */
+static int member_payload(struct load *l, const PB(Roster) *from, uint32_t i, struct wire_member *to)
+{
+    uint32_t host = from->n_payload_host ? from->payload_host[i] : 0;
+    size_t n;
+
+    if (host == 0)
+        return 0;
+    if (host > from->n_payload_hosts || from->payload_port[i] == 0 || from->payload_port[i] > 65535)
+        return err_set(l->err, -EPROTO, "ROSTER: payload of rank %u is port %u of host number %u of %zu", to->rank,
+                       from->payload_port[i], host, from->n_payload_hosts);
+    if (wire_get_text(l, "payload_hosts", from->payload_hosts[host - 1], to->payload,
+                      sizeof to->payload - sizeof ":65535" + 1) < 0)
+        return -EPROTO;
+    n = strlen(to->payload);
+    snprintf(to->payload + n, sizeof to->payload - n, ":%u", from->payload_port[i]);
     return 0;
 }
 
@@ -132,6 +156,8 @@ static int member(struct load *l, const PB(Roster) *from, uint32_t i, struct wir
     if (from->host[i] >= from->n_hosts)
         return err_set(l->err, -EPROTO, "ROSTER: host of rank %u is number %u of %zu", to->rank, from->host[i],
                        from->n_hosts);
+    if (member_payload(l, from, i, to) < 0)
+        return -EPROTO;
     return wire_get_text(l, "hosts", from->hosts[from->host[i]], to->host, sizeof to->host);
 }
 

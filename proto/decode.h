@@ -26,6 +26,8 @@ int wire_get_id(struct load *l, const char *name, ProtobufCBinaryData from, stru
 int wire_get_incarnation(struct load *l, const PB(Incarnation) *from, struct wire_incarnation *to);
 int wire_get_error(struct load *l, const PB(Error) *from, struct poise_err *to);
 int wire_get_table(struct load *l, const PB(Table) *from, struct wire_table **ret_table);
+/* ret_key is left as it is where there is none. */
+int wire_get_key(struct load *l, ProtobufCBinaryData from, uint8_t ret_key[WIRE_KEY_BYTES]);
 int wire_get_join(struct load *l, const PB(Join) *from, struct wire_join *to);
 int wire_get_metas(struct load *l, const PB(Metas) *from, struct wire_message *msg);
 

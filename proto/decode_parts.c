@@ -157,6 +157,15 @@ int wire_get_table(struct load *l, const PB(Table) *from, struct wire_table **re
     return 0;
 }
 
+int wire_get_key(struct load *l, ProtobufCBinaryData from, uint8_t ret_key[WIRE_KEY_BYTES])
+{
+    if (from.len != 0 && from.len != WIRE_KEY_BYTES)
+        return err_set(l->err, -EPROTO, "%s: payload_key has %zu bytes, not %u", l->what, from.len, WIRE_KEY_BYTES);
+    if (from.len == WIRE_KEY_BYTES)
+        memcpy(ret_key, from.data, WIRE_KEY_BYTES);
+    return 0;
+}
+
 static int get_options(struct load *l, const PB(Join) *from, struct wire_join *to)
 {
     if (count(l, "option_value", from->n_option_value, from->n_option_key) < 0 ||
@@ -192,6 +201,8 @@ int wire_get_join(struct load *l, const PB(Join) *from, struct wire_join *to)
         wire_get_text(l, "host", from->host, to->host, sizeof to->host) < 0 ||
         wire_get_incarnation(l, from->incarnation, &to->incarnation) < 0 ||
         wire_get_id(l, "epoch", from->epoch, &to->epoch) < 0 ||
+        wire_get_text(l, "payload", from->payload, to->payload, sizeof to->payload) < 0 ||
+        wire_get_key(l, from->payload_key, to->payload_key) < 0 ||
         wire_get_string(l, "coordinators", from->coordinators, WIRE_MAX_COORDINATOR_BYTES, &to->coordinators) < 0)
         return -EPROTO;
     return get_options(l, from, to);

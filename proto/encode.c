@@ -5,6 +5,7 @@
  * Parts that messages share are in encode_parts.c, META in encode_meta.c.
  */
 #include <errno.h>
+#include <stdlib.h>
 
 #include "proto/encode.h"
 
@@ -118,6 +119,24 @@ static void hosts(const struct wire_roster *from, PB(Roster) *to)
     }
 }
 
+/* "tcp://ADDR:PORT" was checked. The members of a node share the address, not the port. */
+static void payloads(const struct wire_roster *from, PB(Roster) *to)
+{
+    for (uint32_t i = 0; i < from->n_members; i++) {
+        const char *text = from->members[i].payload, *colon = strrchr(text, ':');
+        ProtobufCBinaryData host = {.len = colon ? (size_t)(colon - text) : 0, .data = (uint8_t *)(uintptr_t)text};
+
+        if (!text[0] || !colon)
+            continue;
+        if (to->n_payload_hosts == 0 || to->payload_hosts[to->n_payload_hosts - 1].len != host.len ||
+            memcmp(to->payload_hosts[to->n_payload_hosts - 1].data, text, host.len) != 0)
+            to->payload_hosts[to->n_payload_hosts++] = host;
+        to->payload_host[i] = (uint32_t)to->n_payload_hosts;
+        to->payload_port[i] = (uint32_t)strtoul(colon + 1, NULL, 10);
+    }
+    to->n_payload_host = to->n_payload_port = to->n_payload_hosts ? from->n_members : 0;
+}
+
 static PB(Roster) *roster(struct pool *pool, const struct wire_roster *from)
 {
     size_t n = from->n_members;
@@ -140,9 +159,14 @@ static PB(Roster) *roster(struct pool *pool, const struct wire_roster *from)
     to->random = wire_pool_take(pool, n * sizeof *to->random);
     to->host = wire_pool_take(pool, n * sizeof *to->host);
     to->hosts = wire_pool_take(pool, n * sizeof *to->hosts);
+    to->payload_hosts = wire_pool_take(pool, n * sizeof *to->payload_hosts);
+    to->payload_host = wire_pool_take(pool, n * sizeof *to->payload_host);
+    to->payload_port = wire_pool_take(pool, n * sizeof *to->payload_port);
     if (!to->node || !to->pid || !to->attempt || !to->opened_ns || !to->random || !to->host || !to->hosts ||
-        !wire_put_id(pool, from->epoch, &to->epoch))
+        !to->payload_hosts || !to->payload_host || !to->payload_port || !wire_put_id(pool, from->epoch, &to->epoch))
         return NULL;
+    memset(to->payload_host, 0, n * sizeof *to->payload_host);
+    memset(to->payload_port, 0, n * sizeof *to->payload_port);
     for (size_t i = 0; i < n; i++) {
         to->node[i] = from->members[i].node;
         to->pid[i] = from->members[i].pid;
@@ -151,6 +175,7 @@ static PB(Roster) *roster(struct pool *pool, const struct wire_roster *from)
         to->random[i] = from->members[i].incarnation.random;
     }
     hosts(from, to);
+    payloads(from, to);
     return to;
 }
 

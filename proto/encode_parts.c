@@ -127,6 +127,9 @@ PB(Join) *wire_put_join(struct pool *pool, const struct wire_join *from)
     to->uid = from->uid;
     to->host = put_text(from->host);
     to->coordinators = put_text(from->coordinators);
+    to->payload = put_text(from->payload);
+    if (wire_key_there(from->payload_key))
+        to->payload_key = (ProtobufCBinaryData){.len = WIRE_KEY_BYTES, .data = (uint8_t *)(uintptr_t)from->payload_key};
     to->incarnation = wire_put_incarnation(pool, &from->incarnation);
     to->n_option_key = to->n_option_value = from->n_options;
     to->option_key = wire_pool_take(pool, from->n_options * sizeof *to->option_key);

@@ -51,6 +51,7 @@ static const struct key {
     {"micro_batch_size", AT(micro_batch_size), NUMBER32, {0}},
     {"n_micro_batches", AT(n_micro_batches), NUMBER32, {0}},
     {"objective", AT(objective), CHOICE, {"step", "microbatch", "pipeline"}},
+    {"payload", AT(payload), ASKED, {"curve", "plain"}},
     {"phase.", AT(phases), PHASES, {0}},
     {"plan_only", AT(plan_only), CHOICE, {"no", "yes"}},
     {"record", AT(record), ASKED, {"no", "yes"}},

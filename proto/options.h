@@ -18,7 +18,11 @@ struct options { /* what a coordinator needs of them */
     uint64_t cap_samples_rank, cap_samples_micro_batch, cap_bytes_rank;
     uint64_t cap_length_rank[POISE_MAX_PHASES], cap_length_micro_batch[POISE_MAX_PHASES];
     uint32_t record; /* rank 0 writes a record: coordinators send it the metadata of all ranks */
+    uint32_t payload; /* OPTIONS_PAYLOAD_*: how it goes between nodes */
 };
+
+#define OPTIONS_PAYLOAD_CURVE 0
+#define OPTIONS_PAYLOAD_PLAIN 1
 
 /* From resolved options (a preset already turned into phases) to text: *ret_options: caller frees with options_free(). */
 int options_write(const struct options *options, struct wire_option **ret_options, uint32_t *ret_n_options,

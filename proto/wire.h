@@ -25,6 +25,8 @@
 #define WIRE_MAX_REPLICAS 4096u
 #define WIRE_WINDOW 8u /* W: a rank submits step s only when s - W is decided */
 #define WIRE_JOB_BYTES 128 /* of a job's name with its 0 */
+#define WIRE_ADDRESS_BYTES 96u /* "tcp://[address of IPv6 with its scope]:port" with its 0 */
+#define WIRE_KEY_BYTES 32u     /* of a payload key: a secret key of CURVE */
 
 struct wire_id { /* 128 bits: epoch, plan id, digest, table hash, token. All zero: none */
     uint64_t hi, lo;
@@ -76,6 +78,8 @@ struct wire_join { /* one process; CLIENT -> node, and inside MEMBERS */
     char *coordinators; /* "": the local daemon */
     uint32_t n_options; /* sorted by key; what must agree (proto/options.h) */
     struct wire_option *options;
+    char payload[WIRE_ADDRESS_BYTES]; /* where peers on other nodes fetch payload, "tcp://ADDR:PORT"; "": nowhere */
+    uint8_t payload_key[WIRE_KEY_BYTES]; /* of the epoch, made by rank 0, replica 0; all zero: none. Only over secure links */
 };
 
 #define WIRE_META_SAMPLES 0
@@ -137,6 +141,7 @@ struct wire_member {
     uint32_t pid;
     struct wire_incarnation incarnation;
     char host[POISE_MAX_NAME];
+    char payload[WIRE_ADDRESS_BYTES]; /* as in its JOIN */
 };
 
 struct wire_roster { /* coordinator -> nodes -> processes: the epoch begins */
@@ -319,6 +324,15 @@ void wire_free(struct wire_message *msg);
 int wire_copy(const struct wire_message *msg, struct wire_message **ret_msg);
 
 const char *wire_type_name(enum wire_type type); /* "HELLO"; "?" for an unknown one */
+
+static inline bool wire_key_there(const uint8_t key[WIRE_KEY_BYTES]) /* not all zero */
+{
+    uint8_t any = 0;
+
+    for (uint32_t i = 0; i < WIRE_KEY_BYTES; i++)
+        any |= key[i];
+    return any != 0;
+}
 
 static inline bool wire_id_is(struct wire_id a, struct wire_id b) { return a.hi == b.hi && a.lo == b.lo; }
 static inline bool wire_id_none(struct wire_id a) { return a.hi == 0 && a.lo == 0; }

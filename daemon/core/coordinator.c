@@ -283,6 +283,7 @@ static void on_heartbeat(struct coordinator *c, const struct group_env *env, con
         group->epoch->beat_serial = c->serial;
         node->link = env->link;
         node->linked = true;
+        node->secure = env->secure;
         node->heard_ms = group->epoch->heard_ms = env->now_ms;
         if (group->epoch->leaving) { /* it may have missed that */
             struct wire_message *leave = out_message(env->out, WIRE_ABORT);
@@ -388,6 +389,7 @@ int coordinator_step(struct coordinator *c, const struct coordinator_event *even
                             .out = &c->out,
                             .now_ms = event->now_ms,
                             .link = event->kind == COORDINATOR_TICK ? UINT64_MAX : event->link,
+                            .secure = event->secure,
                             .graves = c->graves,
                             .next_grave = &c->next_grave,
                             .dead = &c->dead};

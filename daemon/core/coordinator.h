@@ -29,6 +29,7 @@ struct coordinator_event {
     enum coordinator_event_kind kind;
     uint64_t link; /* the shell's number of the node's connection */
     const struct wire_message *msg; /* borrowed for the call */
+    bool secure; /* nobody else can read what that connection carries: encrypted, or inside this machine */
 };
 
 int coordinator_new(const struct coordinator_config *config, struct coordinator **ret_coordinator);

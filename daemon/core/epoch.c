@@ -94,6 +94,7 @@ static int fill_members(struct epoch *epoch, const struct membership *set)
         to->pid = member->join.pid;
         to->incarnation = member->join.incarnation;
         snprintf(to->host, sizeof to->host, "%s", member->join.host);
+        memcpy(to->payload, member->join.payload, sizeof to->payload);
         if (member->join.replica == 0) {
             epoch->node[member->join.rank] = member->node;
             epoch->sync_set[member->join.rank] = member->join.sync_set;
@@ -117,6 +118,58 @@ static void fill_roster(struct epoch *epoch, const struct wire_join *join)
     roster->first_step = epoch->first_step;
     roster->n_members = epoch->n_members;
     roster->members = epoch->roster_members;
+    epoch->bare_roster = epoch->roster;
+    if (!epoch_moves_payload(epoch) || epoch->options.payload != OPTIONS_PAYLOAD_CURVE)
+        return;
+    memcpy(epoch->payload_key, join->payload_key, sizeof epoch->payload_key);
+    if (wire_key_there(epoch->payload_key))
+        roster->payload_key = epoch->payload_key;
+}
+
+/* Whether two of one replica number, who exchange payload, are on different nodes, and say where they serve it. */
+bool epoch_moves_payload(const struct epoch *epoch)
+{
+    for (uint32_t i = epoch->n_replicas; i < epoch->n_members; i++) {
+        const struct wire_member *member = &epoch->roster_members[i];
+
+        if (member->payload[0] && member->node != epoch->roster_members[i % epoch->n_replicas].node)
+            return !epoch->options.plan_only;
+    }
+    return false;
+}
+
+int epoch_check_key(const struct epoch *epoch, struct poise_err *err)
+{
+    const struct member_node *first = &epoch->set.nodes[epoch->roster_members[0].node];
+    const struct member_node *open = NULL;
+
+    if (!epoch_moves_payload(epoch) || epoch->options.payload != OPTIONS_PAYLOAD_CURVE)
+        return 0;
+    for (uint32_t i = 0; i < epoch->n_nodes && !open; i++)
+        open = epoch->set.nodes[i].secure ? NULL : &epoch->set.nodes[i];
+    if (!open)
+        return wire_key_there(epoch->payload_key) ? 0 : -EAGAIN;
+    return err_set(err, -ENOKEY,
+                   "group %s spans %u nodes, and the key of its payload cannot travel: the connection of node %s to its "
+                   "coordinator is not encrypted; give every poised keys (`poisectl keygen`), or set payload=plain "
+                   "where the network is trusted",
+                   epoch->label, epoch->n_nodes, (first->secure ? open : first)->name);
+}
+
+void epoch_send_roster(const struct epoch *epoch, struct core_out *out, uint64_t link)
+{
+    bool secure = false;
+
+    for (uint32_t i = 0; i < epoch->n_nodes; i++)
+        secure |= epoch->set.nodes[i].linked && epoch->set.nodes[i].link == link && epoch->set.nodes[i].secure;
+    out_send(out, link, false, secure ? &epoch->roster : &epoch->bare_roster);
+}
+
+void epoch_send_rosters(const struct epoch *epoch, struct core_out *out)
+{
+    for (uint32_t i = 0; i < epoch->n_nodes; i++)
+        if (epoch->set.nodes[i].linked)
+            epoch_send_roster(epoch, out, epoch->set.nodes[i].link);
 }
 
 int epoch_new(struct membership *set, uint64_t now_ms, struct epoch **ret_epoch, struct poise_err *err)

@@ -45,6 +45,8 @@ struct epoch {
     uint32_t *node_ranks;      /* ranks of which a node hosts a process, ascending */
     struct wire_message roster;
     struct wire_member *roster_members;
+    struct wire_message bare_roster; /* without the payload key, for nodes whose connection is not secure */
+    uint8_t payload_key[WIRE_KEY_BYTES];
     struct tables tables;
     struct schema *schema; /* of the newest step; shared with its outcomes */
     struct epoch_slot slots[EPOCH_SLOTS];
@@ -71,6 +73,17 @@ void epoch_free(struct epoch *epoch);
 /* The node behind a link; NULL if none of this epoch. */
 struct member_node *epoch_node_by_link(struct epoch *epoch, uint64_t link);
 struct member_node *epoch_node_by_instance(struct epoch *epoch, struct wire_id instance);
+
+/* Whether payload goes between nodes. */
+bool epoch_moves_payload(const struct epoch *epoch);
+
+/* Whether the key that the payload needs may go to every node. 0, -EAGAIN it is not here yet, -ENOKEY says whose connection
+ * is in the way and what to do. */
+int epoch_check_key(const struct epoch *epoch, struct poise_err *err);
+
+/* The roster, to one node or to every one that can be reached: with the payload key only where the connection is secure. */
+void epoch_send_roster(const struct epoch *epoch, struct core_out *out, uint64_t link);
+void epoch_send_rosters(const struct epoch *epoch, struct core_out *out);
 
 /* To every node that can be reached. */
 void epoch_send_all(const struct epoch *epoch, struct core_out *out, const struct wire_message *msg);

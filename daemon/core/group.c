@@ -230,20 +230,30 @@ static void run(struct group *group, const struct group_env *env, struct epoch *
     snprintf(why, sizeof why, "%u ranks x %u replicas on %u nodes, from step %llu", epoch->n_ranks, epoch->n_replicas,
              epoch->n_nodes, (unsigned long long)epoch->first_step);
     group_turn(group, env, GROUP_WHOLE, why);
-    epoch_send_all(epoch, env->out, &epoch->roster);
+    epoch_send_rosters(epoch, env->out);
+}
+
+/* It cannot begin yet, or not at all: its members are as before. */
+static void take_back(struct membership *set, struct epoch *epoch)
+{
+    *set = epoch->set;
+    memset(&epoch->set, 0, sizeof epoch->set);
+    epoch_free(epoch);
 }
 
 static void start_forming(struct group *group, const struct group_env *env)
 {
     struct epoch *epoch;
     struct poise_err err;
-    int r = epoch_new(&group->forming, env->now_ms, &epoch, &err);
+    int r = epoch_new(&group->forming, env->now_ms, &epoch, &err), key = 0;
 
-    if (r == 0)
+    if (r == 0 && (key = epoch_check_key(epoch, &err)) == 0)
         run(group, env, epoch);
-    else if (r == -ENOMEM)
+    else if (r == 0)
+        take_back(&group->forming, epoch);
+    if (r == -ENOMEM)
         group->pending = true;
-    else
+    else if (r < 0 || (key < 0 && key != -EAGAIN)) /* -EAGAIN: rank 0's node says it as soon as its connection is secure */
         group_fail(group, env, &err);
 }
 
@@ -264,9 +274,7 @@ static void start_claims(struct group *group, const struct group_env *env)
         run(group, env, epoch);
         return;
     }
-    group->claims = epoch->set;
-    memset(&epoch->set, 0, sizeof epoch->set);
-    epoch_free(epoch);
+    take_back(&group->claims, epoch);
 }
 
 static void publish(struct group *group, const struct group_env *env)

@@ -37,6 +37,7 @@ struct group_env { /* of the event at hand */
     const struct coordinator_config *config;
     struct core_out *out;
     uint64_t now_ms, link;
+    bool secure; /* of that link */
     struct grave *graves; /* [GROUP_GRAVES], a ring */
     uint32_t *next_grave;
     struct epoch **dead;

@@ -107,12 +107,21 @@ void group_fail(struct group *group, const struct group_env *env, const struct p
 
 /* --------------------------------------------------------------------------------------------------------------- putting */
 
+/* What others may have read is no key. */
+static void take_key(const struct joining *j, struct member *member)
+{
+    if (j->env->secure && wire_key_there(j->join->payload_key))
+        memcpy(member->join.payload_key, j->join->payload_key, sizeof member->join.payload_key);
+}
+
 static void put(const struct joining *j, struct membership *set, uint32_t node)
 {
     struct member *member = *j->spare;
 
     *j->spare = NULL;
     member->join = *j->join;
+    memset(member->join.payload_key, 0, sizeof member->join.payload_key);
+    take_key(j, member);
     member->node = node;
     member->seen = j->from->serial;
     member->heard_ms = j->env->now_ms;
@@ -135,10 +144,12 @@ static int take(const struct joining *j, struct membership *set, struct poise_er
     if (membership_fits(set, j->join, err) < 0)
         return -EINVAL;
     node = membership_node(set, j->from->instance, j->from->name, j->env->link, j->env->now_ms);
+    set->nodes[node].secure = j->env->secure;
     if (order == 0) {
         old->node = node;
         old->seen = j->from->serial;
         old->heard_ms = j->env->now_ms;
+        take_key(j, old);
         return 0;
     }
     if (old) {
@@ -165,6 +176,7 @@ static void welcome_back(const struct joining *j, struct epoch *epoch, struct me
     snprintf(node->name, sizeof node->name, "%s", j->from->name);
     node->link = j->env->link;
     node->linked = true;
+    node->secure = j->env->secure;
     node->alive_ms = node->heard_ms = epoch->heard_ms = j->env->now_ms;
 }
 
@@ -361,7 +373,7 @@ static void tell_news(const struct group *group, const struct group_env *env, bo
     const struct wire_abort *leave = NULL;
 
     if (roster && group->epoch) {
-        out_send(env->out, env->link, false, &group->epoch->roster);
+        epoch_send_roster(group->epoch, env->out, env->link);
         leave = group->epoch->leaving ? &group->epoch->leave : NULL;
     } else if (!group->epoch && group->claims.leaving) {
         leave = &group->claims.leave;

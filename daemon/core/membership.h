@@ -20,6 +20,7 @@ struct member_node {
     char name[POISE_MAX_NAME];
     uint64_t link;
     bool linked;       /* link may be sent to */
+    bool secure;       /* and nobody else reads it */
     uint64_t alive_ms; /* any message of it */
     uint64_t heard_ms; /* a message that names this epoch */
     struct wire_id told; /* hash of the merged table that it has */

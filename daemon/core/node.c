@@ -369,11 +369,11 @@ static int prepare(struct node *node, const struct node_event *event)
     struct wire_heartbeat_epoch *beats;
 
     if (event->kind == NODE_TICK) {
-        messages += links + jobs + epochs * (WIRE_WINDOW + 2);
+        messages += links + 2 * jobs + epochs * (WIRE_WINDOW + 2);
         sends += links * (1 + jobs + epochs * (WIRE_WINDOW + 2));
     } else {
-        messages += NODE_SLOTS;
-        sends += NODE_SLOTS + links * 4;
+        messages += NODE_SLOTS + (event->kind == NODE_LINK_UP ? 2 * jobs : 0);
+        sends += NODE_SLOTS + links * 4 + jobs;
     }
     if (event->kind == NODE_TICK && node->n_links * node->n_epochs > node->cap_beats) {
         beats = core_grow(node->beats, (size_t)node->n_links * node->n_epochs, sizeof *beats);
@@ -383,6 +383,19 @@ static int prepare(struct node *node, const struct node_event *event)
         node->cap_beats = node->n_links * node->n_epochs;
     }
     return out_prepare(&node->out, messages, sends, node->n_sessions + 1, 0);
+}
+
+/* Now that it is known that nobody else reads what goes there, the payload keys that were left out follow at once. */
+static void link_up(struct node *node, uint32_t link, bool secure)
+{
+    bool news = secure && !node->links[link].secure;
+
+    node->links[link].down_ms = 0;
+    if (strncmp(node->links[link].endpoint, "tcp://", 6) == 0) /* others are inside this machine whatever the shell says */
+        node->links[link].secure = secure;
+    for (uint32_t i = 0; news && i < node->n_jobs; i++)
+        if (job_link(node->jobs[i], link) != POISE_NONE && waits(node, node->jobs[i]))
+            node_send_members(node, node->jobs[i], link);
 }
 
 static int dispatch(struct node *node, const struct node_event *event, struct poise_err *err)
@@ -408,7 +421,7 @@ static int dispatch(struct node *node, const struct node_event *event, struct po
         return 0;
     case NODE_LINK_UP:
         if (event->link < node->n_links)
-            node->links[event->link].down_ms = 0;
+            link_up(node, (uint32_t)event->link, event->secure);
         return 0;
     case NODE_SET_MODE:
         return set_mode(node, event, err);

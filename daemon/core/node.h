@@ -38,6 +38,7 @@ struct node_event {
     uint32_t uid, pid, mode;
     const char *job, *group;
     const struct wire_message *msg; /* borrowed for the call */
+    bool secure; /* NODE_LINK_UP: nobody else can read what it carries: encrypted, or inside this machine */
 };
 
 int node_new(const struct node_config *config, struct node **ret_node);

@@ -138,9 +138,22 @@ static bool named(const struct session *session, const struct job *job)
            !(session->epoch && session->epoch->state == LOCAL_ABORTED);
 }
 
+static void send_joins(struct node *node, struct job *job, uint64_t link, struct wire_join *joins, uint32_t n)
+{
+    struct wire_message *msg = out_message(&node->out, WIRE_MEMBERS);
+
+    msg->members.instance = node->config.instance;
+    memcpy(msg->members.name, node->config.name, sizeof msg->members.name);
+    msg->members.n_joins = n;
+    msg->members.joins = joins;
+    for (uint32_t i = 0; i < job->n_links; i++)
+        if ((link == UINT64_MAX || job->links[i] == link) && node->links[job->links[i]].secure == (joins == job->joins))
+            out_send(&node->out, job->links[i], true, msg);
+}
+
 void node_send_members(struct node *node, struct job *job, uint64_t link)
 {
-    struct wire_message *msg;
+    struct wire_join *bare = job->joins + job->cap_joins;
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < node->n_sessions; i++) {
@@ -150,20 +163,15 @@ void node_send_members(struct node *node, struct job *job, uint64_t link)
             continue;
         job->joins[n] = session->join->join;
         job->joins[n].epoch = session->epoch ? session->epoch->id : (struct wire_id){0, 0};
+        bare[n] = job->joins[n];
+        memset(bare[n].payload_key, 0, sizeof bare[n].payload_key);
         n++;
     }
     job->members_ms = node->now_ms + node->config.heartbeat_ms;
     if (n == 0)
         return;
-    msg = out_message(&node->out, WIRE_MEMBERS);
-    msg->members.instance = node->config.instance;
-    memcpy(msg->members.name, node->config.name, sizeof msg->members.name);
-    msg->members.n_joins = n;
-    msg->members.joins = job->joins;
-    if (link == UINT64_MAX)
-        job_send_up(node, job, msg);
-    else
-        out_send(&node->out, link, true, msg);
+    send_joins(node, job, link, job->joins, n);
+    send_joins(node, job, link, bare, n);
 }
 
 /* A process that waited is not there any more. The last one of a job cannot be told by leaving it out. */
@@ -239,7 +247,7 @@ static int reserve(struct node *node, const struct wire_message *msg, struct job
     if (!*job)
         return -ENOMEM;
     if ((*job)->n_sessions + 1 > (*job)->cap_joins) {
-        joins = core_grow((*job)->joins, (*job)->cap_joins * 2 + 4, sizeof *joins);
+        joins = core_grow((*job)->joins, 2 * ((*job)->cap_joins * 2 + 4), sizeof *joins);
         if (!joins)
             return -ENOMEM;
         (*job)->joins = joins;

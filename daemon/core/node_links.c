@@ -31,6 +31,7 @@ static uint32_t add_link(struct node *node, const char *endpoint, size_t n)
     memcpy(node->links[node->n_links].endpoint, endpoint, n);
     node->links[node->n_links].heard_ms = node->now_ms;
     node->links[node->n_links].down_ms = 0;
+    node->links[node->n_links].secure = n == 0 || strncmp(endpoint, "ipc://", 6) == 0; /* else NODE_LINK_UP says so */
     return node->n_links++;
 }
 

@@ -41,7 +41,7 @@ struct job {
     uint32_t n_links, links[NODE_MAX_LINKS]; /* indices of node->links */
     uint32_t mode;
     uint32_t n_sessions, n_epochs;
-    struct wire_join *joins; /* [cap_joins] for a MEMBERS message */
+    struct wire_join *joins; /* [2 * cap_joins] for a MEMBERS message: with payload keys, and without */
     uint32_t cap_joins;
     uint64_t members_ms; /* when MEMBERS is sent again while some process waits */
 };
@@ -118,6 +118,7 @@ struct node_link {
     char *endpoint;
     uint64_t heard_ms;
     uint64_t down_ms; /* since when there is no connection; 0: there is one, or nobody knows */
+    bool secure;      /* payload keys may go there */
 };
 
 struct node {

@@ -247,6 +247,14 @@ static bool is_first(const struct roles_event *event)
     return event->kind == NODE_SESSION || (event->kind == NODE_FROM_PROCESS && event->msg->type == WIRE_JOIN);
 }
 
+/* Whether nobody else can read what a connection carries: it is inside this process, or every endpoint is inside this
+ * machine, which is so unless the operator said `insecure`. */
+static bool is_secure(const struct roles *roles, const struct roles_event *event)
+{
+    bool is_inner = event->to_coordinator && roles->has_inner && event->link == roles->inner_link;
+    return is_inner || !roles->insecure;
+}
+
 static void on_turn(uv_idle_t *turn)
 {
     struct roles *roles = turn->data;
@@ -255,11 +263,13 @@ static void on_turn(uv_idle_t *turn)
     int rc;
     if (queued->to_coordinator) {
         struct coordinator_event event = {.kind = queued->msg ? COORDINATOR_FROM_NODE : COORDINATOR_LINK_DOWN,
-                                          .link = queued->link, .msg = queued->msg};
+                                          .link = queued->link, .msg = queued->msg,
+                                          .secure = is_secure(roles, queued)};
         rc = step_coordinator(roles, &event, &err);
     } else {
         struct node_event event = {.kind = queued->kind, .session = queued->session, .link = queued->link,
-                                   .uid = queued->uid, .pid = queued->pid, .msg = queued->msg};
+                                   .uid = queued->uid, .pid = queued->pid, .msg = queued->msg,
+                                   .secure = is_secure(roles, queued)};
         rc = step_node(roles, &event, &err);
     }
     if (rc < 0 && !queued->to_coordinator && queued->kind == NODE_SESSION_END) {

@@ -150,6 +150,21 @@ static struct wire_table *make_table(struct message_maker *m)
     return table;
 }
 
+static void make_payload(struct message_maker *m, char text[WIRE_ADDRESS_BYTES])
+{
+    static const char *const hosts[] = {"10.1.2.3", "[fe80::1%eth0]", "node-7.example"};
+
+    text[0] = 0;
+    if (below(m, 3))
+        snprintf(text, WIRE_ADDRESS_BYTES, "tcp://%s:%u", hosts[below(m, 3)], 1 + below(m, 65535));
+}
+
+static void make_key(struct message_maker *m, uint8_t key[WIRE_KEY_BYTES])
+{
+    for (uint32_t i = 0; i < WIRE_KEY_BYTES; i++)
+        key[i] = (uint8_t)below(m, 256);
+}
+
 static void make_join(struct message_maker *m, struct wire_join *join)
 {
     make_text(m, join->job, sizeof join->job);
@@ -167,6 +182,9 @@ static void make_join(struct message_maker *m, struct wire_join *join)
     join->sync_set = (uint32_t)number(m, 32);
     join->pid = (uint32_t)number(m, 32);
     join->uid = (uint32_t)number(m, 32);
+    make_payload(m, join->payload);
+    if (below(m, 2))
+        make_key(m, join->payload_key);
     join->coordinators = take(m, 200);
     make_text(m, join->coordinators, 200);
     join->n_options = below(m, 20);
@@ -280,11 +298,11 @@ static void make_roster(struct message_maker *m, struct wire_roster *roster)
             .incarnation = make_incarnation(m),
         };
         memcpy(roster->members[i].host, host, sizeof host);
+        make_payload(m, roster->members[i].payload);
     }
     if (below(m, 2)) {
-        roster->payload_key = take(m, 32);
-        for (int i = 0; i < 32; i++)
-            roster->payload_key[i] = (uint8_t)below(m, 256);
+        roster->payload_key = take(m, WIRE_KEY_BYTES);
+        make_key(m, roster->payload_key);
     }
 }
 

@@ -100,6 +100,8 @@ static const char *differ_join(const struct wire_join *a, const struct wire_join
     SAME(uid);
     SAME_TEXT(host);
     SAME_TEXT(coordinators);
+    SAME_TEXT(payload);
+    SAME_PART(memcmp(a->payload_key, b->payload_key, WIRE_KEY_BYTES) ? "payload_key" : NULL);
     SAME(n_options);
     for (uint32_t i = 0; i < a->n_options; i++) {
         SAME_TEXT(options[i].key);
@@ -182,6 +184,7 @@ static const char *differ_roster(const struct wire_roster *a, const struct wire_
         SAME(members[i].pid);
         SAME_INCARNATION(members[i].incarnation);
         SAME_TEXT(members[i].host);
+        SAME_TEXT(members[i].payload);
     }
     SAME_ARRAY(payload_key, (size_t)32);
     return NULL;
