@@ -278,10 +278,30 @@ uint32_t actions_active(const struct chaos_run *run)
     return n;
 }
 
+/* The first one that was not done yet. */
+static const struct chaos_action *choose_new(const struct chaos_run *run)
+{
+    for (uint32_t a = 0; a < chaos_n_actions; a++) {
+        bool done = !may(run, &chaos_actions[a]);
+        for (uint32_t i = 0; !done && i < run->n_faults; i++)
+            done = run->faults[i].action == &chaos_actions[a];
+        if (!done)
+            return &chaos_actions[a];
+    }
+    return NULL;
+}
+
+bool actions_all_done(const struct chaos_run *run)
+{
+    return !choose_new(run);
+}
+
 static const struct chaos_action *choose(struct chaos_run *run)
 {
     uint64_t total = 0, x;
 
+    if (run->each)
+        return choose_new(run);
     for (uint32_t i = 0; i < chaos_n_actions; i++)
         total += may(run, &chaos_actions[i]) ? chaos_actions[i].weight : 0;
     if (total == 0)

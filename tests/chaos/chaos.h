@@ -144,7 +144,7 @@ int job_start(struct chaos_job *job);
 int job_look(struct chaos_job *job);
 /* All trainers have ended in order. */
 bool job_ended(const struct chaos_job *job);
-/* After that: judges the last steps. -1: something came to nobody. */
+/* After that: judges the last steps, and that what went in came out or was dropped with its step. -1: said why. */
 int job_finish(struct chaos_job *job);
 void job_kill_all(struct chaos_job *job);
 uint64_t job_slowest(const struct chaos_job *job);
@@ -169,6 +169,7 @@ struct chaos_run {
     struct chaos_fault faults[CHAOS_FAULTS];
     uint32_t n_faults;
     const char *only; /* names of actions with commas; NULL: all */
+    bool each; /* each action once, in the table's order */
     bool quiet;
 };
 
@@ -189,6 +190,8 @@ bool actions_begin(struct chaos_run *run, uint64_t now_ms);
 /* Takes back what is over. */
 void actions_step(struct chaos_run *run, uint64_t now_ms);
 uint32_t actions_active(const struct chaos_run *run);
+/* Each that is possible here was done. */
+bool actions_all_done(const struct chaos_run *run);
 /* Every name of the list is one of an action; else says which are there. */
 bool actions_known(const char *only);
 

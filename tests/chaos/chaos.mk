@@ -8,6 +8,9 @@ $(BUILD)/chaos: $(call obj,$(wildcard tests/chaos/*.c) client/examples/payload.c
 	$(call say,LD,$@)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call pc,--libs,jansson) $(LIBS_POISE)
 
+# tests/system/test_chaos.sh
+test-built test-system: $(BUILD)/chaos
+
 chaos: setup
 	@[ '$(SETUP)' = 0 ] || .ci/setup iproute2 nftables
 	@$(MAKE) $(JOBS) --no-print-directory all $(BUILD)/chaos

@@ -286,9 +286,12 @@ int job_finish(struct chaos_job *job)
 {
     judge(job);
     add_up(job);
-    if (job->dropped_abort && job->attempts == 1) {
-        fprintf(stderr, "chaos: samples of steps that were never finished came\n");
+    if (job->attempts == 1 && job->samples_in != job->samples_out + job->dropped_bad) {
+        fprintf(stderr, "chaos: %llu samples went in, %llu came out and %llu were dropped with their step\n",
+                (unsigned long long)job->samples_in, (unsigned long long)job->samples_out,
+                (unsigned long long)job->dropped_bad);
         job->strays++;
+        return -1;
     }
     return 0;
 }

@@ -33,9 +33,9 @@ struct options {
 
 static const char usage[] =
     "chaos [--seed N] [--minutes 5] [--faults N] [--hosts 4] [--ranks 2] [--coordinators 2] [--only NAME,...]\n"
-    "      [--keys] [--json FILE] [--quiet] [--list]\n\n"
+    "      [--each] [--keys] [--json FILE] [--quiet] [--list]\n\n"
     "Runs trainers and daemons on hosts of their own and does bad things to them at random times, for so many minutes or\n"
-    "until so many were done. Ends with a report; status 1 where a sample was lost, doubled or corrupt, an error was not\n"
+    "until so many were done; --each: each kind once. Ends with a report; status 1 where a sample was lost, doubled or corrupt, an error was not\n"
     "due, or something hung or was left behind.\n";
 
 static volatile sig_atomic_t interrupted;
@@ -51,7 +51,7 @@ static int parse(int argc, char **argv, struct chaos_run *run, struct options *o
     static const struct option options[] = {
         {"seed", 1, NULL, 's'},  {"minutes", 1, NULL, 'm'}, {"faults", 1, NULL, 'f'}, {"hosts", 1, NULL, 'h'},
         {"ranks", 1, NULL, 'r'}, {"coordinators", 1, NULL, 'c'}, {"only", 1, NULL, 'o'},   {"json", 1, NULL, 'j'},
-        {"keys", 0, NULL, 'k'},  {"quiet", 0, NULL, 'q'},   {"list", 0, NULL, 'l'},   {"help", 0, NULL, 'H'},
+        {"each", 0, NULL, 'e'},  {"keys", 0, NULL, 'k'},    {"quiet", 0, NULL, 'q'},   {"list", 0, NULL, 'l'},   {"help", 0, NULL, 'H'},
         {NULL, 0, NULL, 0},
     };
 
@@ -65,6 +65,7 @@ static int parse(int argc, char **argv, struct chaos_run *run, struct options *o
         case 'c': run->net.n_coordinators = (uint32_t)strtoul(optarg, NULL, 10); break;
         case 'o': run->only = optarg; break;
         case 'j': opt->json = optarg; break;
+        case 'e': run->each = true; break;
         case 'k': run->net.keys = true; break;
         case 'q': run->quiet = true; break;
         case 'l': actions_known("list"); exit(0);
@@ -104,7 +105,8 @@ static int disturb(struct chaos_run *run, const struct options *opt)
 
     while (!interrupted) {
         const uint64_t now_ms = chaos_now_ms();
-        const bool over = now_ms >= end_ms || (opt->faults && run->n_faults >= opt->faults);
+        const bool over = now_ms >= end_ms || (opt->faults && run->n_faults >= opt->faults) ||
+                          (run->each && actions_all_done(run));
 
         actions_step(run, now_ms);
         if (job_look(&run->job) < 0)
