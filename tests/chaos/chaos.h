@@ -93,7 +93,8 @@ struct chaos_net {
     char coordinators[512]; /* as trainers name them */
     const char *bin;        /* folder of poised and this program */
     bool keys;              /* CURVE between nodes and for payload */
-    int ready_fd;           /* of the daemon that starts, see hosts_start_daemon() */
+    uint64_t delay_ms;      /* of what goes between nodes and coordinators; 0: none */
+    pid_t relays[CHAOS_HOSTS];
 };
 
 /* Makes namespaces (where allowed) and starts a daemon on each host. -1: said why. */
@@ -194,6 +195,12 @@ uint32_t actions_active(const struct chaos_run *run);
 bool actions_all_done(const struct chaos_run *run);
 /* Every name of the list is one of an action; else says which are there. */
 bool actions_known(const char *only);
+
+/* ------------------------------------------------------------------------------------------------------------ relay */
+
+/* Starts a process that takes connections to `from` at port and port + 1, and passes both ways what comes to `to`, each
+ * byte delay_ms later. enter(context) moves it to where it shall be. Returns its pid, -1. */
+pid_t relay_start(int (*enter)(void *), void *context, const char *from, const char *to, uint32_t port, uint64_t delay_ms);
 
 /* ----------------------------------------------------------------------------------------------------------- report */
 

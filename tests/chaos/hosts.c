@@ -26,8 +26,8 @@
 
 /* ------------------------------------------------------------------------------------------------------- namespaces */
 
-/* A process that has a new network namespace and waits until we die. 0 where that is not allowed. */
-static pid_t hold_namespace(void)
+/* A process that has a new network and a host's name of its own, and waits until we die. 0 where that is not allowed. */
+static pid_t hold_namespace(const char *name)
 {
     const pid_t parent = getpid();
     int ready[2];
@@ -40,7 +40,8 @@ static pid_t hold_namespace(void)
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         signal(SIGINT, SIG_IGN);
-        if (getppid() != parent || unshare(CLONE_NEWNET) < 0 || write(ready[1], "", 1) != 1)
+        if (getppid() != parent || unshare(CLONE_NEWNET | CLONE_NEWUTS) < 0 || sethostname(name, strlen(name)) < 0 ||
+            write(ready[1], "", 1) != 1)
             _exit(1);
         for (;;)
             pause();
@@ -55,17 +56,22 @@ static pid_t hold_namespace(void)
     return pid;
 }
 
-static int enter(pid_t holder)
+static int enter_one(pid_t holder, const char *kind, int flag)
 {
     char path[64];
     int fd, rc;
 
-    snprintf(path, sizeof path, "/proc/%d/ns/net", (int)holder);
+    snprintf(path, sizeof path, "/proc/%d/ns/%s", (int)holder, kind);
     fd = open(path, O_RDONLY | O_CLOEXEC);
-    rc = fd < 0 ? -1 : setns(fd, CLONE_NEWNET);
+    rc = fd < 0 ? -1 : setns(fd, flag);
     if (fd >= 0)
         close(fd);
     return rc;
+}
+
+static int enter(pid_t holder)
+{
+    return enter_one(holder, "net", CLONE_NEWNET) < 0 ? -1 : enter_one(holder, "uts", CLONE_NEWUTS);
 }
 
 int hosts_enter(const struct chaos_net *net, uint32_t host)
@@ -119,7 +125,10 @@ int hosts_command_bridge(struct chaos_net *net, const char *format, ...)
 /* The firewall's chain is made here, empty: faults add rules to it and flush it. */
 static int connect_host(struct chaos_net *net, struct chaos_host *host)
 {
-    host->holder = hold_namespace();
+    char name[16];
+
+    snprintf(name, sizeof name, "host%u", host->number);
+    host->holder = hold_namespace(name);
     if (!host->holder)
         return -1;
     snprintf(host->address, sizeof host->address, "10.77.0.%u", host->number + 1);
@@ -135,7 +144,7 @@ static int connect_host(struct chaos_net *net, struct chaos_host *host)
 static int make_namespaces(struct chaos_net *net)
 {
     if (net->n_hosts > 1)
-        net->bridge = hold_namespace();
+        net->bridge = hold_namespace("bridge");
     if (!net->bridge) {
         if (net->n_hosts > 1)
             fprintf(stderr, "chaos: no network namespaces may be made here: hosts are folders of sockets on this "
@@ -257,8 +266,32 @@ static int make_keys(struct chaos_net *net)
     return system(text) == 0 ? 0 : -1;
 }
 
+static int enter_bridge(void *net)
+{
+    return enter(((struct chaos_net *)net)->bridge);
+}
+
+/* Where trainers reach the coordinator on that host; where there is a delay, a relay that is there. -1: no relay. */
+static int reach(struct chaos_net *net, uint32_t host, char address[64])
+{
+    snprintf(address, 64, "%s", net->hosts[host].address);
+    if (!net->delay_ms)
+        return 0;
+    if (!net->namespaces) {
+        fprintf(stderr, "chaos: --delay-ms needs network namespaces\n");
+        return -1;
+    }
+    snprintf(address, 64, "10.77.0.%u", 200 + host);
+    if (hosts_command_bridge(net, "ip addr add %s/24 dev br0", address) != 0)
+        return -1;
+    net->relays[host] =
+        relay_start(enter_bridge, net, address, net->hosts[host].address, port_of(net, host), net->delay_ms);
+    return net->relays[host] < 0 ? -1 : 0;
+}
+
 int hosts_new(struct chaos_net *net)
 {
+    char address[64];
     int n = 0;
 
     snprintf(net->top, sizeof net->top, "/tmp/poise-chaos-XXXXXX");
@@ -275,11 +308,14 @@ int hosts_new(struct chaos_net *net)
     if (make_namespaces(net) < 0 || (net->keys && make_keys(net) < 0))
         return -1;
     for (uint32_t h = 0; h < net->n_hosts; h++) {
-        if (h < net->n_coordinators && net->n_hosts > 1) /* one host needs no configuration */
-            n += snprintf(net->coordinators + n, sizeof net->coordinators - (size_t)n, "%stcp://%s:%u", h ? "," : "",
-                          net->hosts[h].address, port_of(net, h));
         if (hosts_start_daemon(net, h) < 0)
             return -1;
+        if (h >= net->n_coordinators || net->n_hosts == 1) /* one host needs no configuration */
+            continue;
+        if (reach(net, h, address) < 0)
+            return -1;
+        n += snprintf(net->coordinators + n, sizeof net->coordinators - (size_t)n, "%stcp://%s:%u", h ? "," : "",
+                      address, port_of(net, h));
     }
     return 0;
 }
@@ -324,6 +360,14 @@ static uint32_t end_daemon(struct chaos_net *net, struct chaos_host *host)
     return status != 0;
 }
 
+static void end_process(pid_t pid)
+{
+    if (pid <= 0)
+        return;
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+}
+
 uint32_t hosts_end(struct chaos_net *net)
 {
     char text[128];
@@ -332,11 +376,11 @@ uint32_t hosts_end(struct chaos_net *net)
     for (uint32_t h = 0; h < net->n_hosts; h++) {
         n += end_daemon(net, &net->hosts[h]);
         n += count_left(net->hosts[h].dir);
-        if (net->hosts[h].holder)
-            kill(net->hosts[h].holder, SIGKILL), waitpid(net->hosts[h].holder, NULL, 0);
+        end_process(net->hosts[h].holder);
     }
-    if (net->bridge)
-        kill(net->bridge, SIGKILL), waitpid(net->bridge, NULL, 0);
+    for (uint32_t h = 0; h < net->n_hosts; h++)
+        end_process(net->relays[h]);
+    end_process(net->bridge);
     if (n > 0) {
         fprintf(stderr, "chaos: logs are kept in %s\n", net->top);
         return n;

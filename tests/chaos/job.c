@@ -212,7 +212,8 @@ static int judge_end(struct chaos_job *job, uint32_t r, int status)
         return 0;
     }
     job->undue++;
-    fprintf(stderr, "chaos: rank %u ended with status %d at step %llu, which no fault explains: %s\n", r, status,
+    fprintf(stderr, "chaos: rank %u ended with %s %d at step %llu, which no fault explains: %s\n", r,
+            WIFEXITED(status) ? "status" : "signal", WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status),
             (unsigned long long)atomic_load(&rank->attempt.done), rank->attempt.error);
     return -1;
 }

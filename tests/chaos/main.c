@@ -33,7 +33,7 @@ struct options {
 
 static const char usage[] =
     "chaos [--seed N] [--minutes 5] [--faults N] [--hosts 4] [--ranks 2] [--coordinators 2] [--only NAME,...]\n"
-    "      [--each] [--keys] [--json FILE] [--quiet] [--list]\n\n"
+    "      [--each] [--keys] [--delay-ms MS] [--json FILE] [--quiet] [--list]\n\n"
     "Runs trainers and daemons on hosts of their own and does bad things to them at random times, for so many minutes or\n"
     "until so many were done; --each: each kind once. Ends with a report; status 1 where a sample was lost, doubled or corrupt, an error was not\n"
     "due, or something hung or was left behind.\n";
@@ -51,7 +51,7 @@ static int parse(int argc, char **argv, struct chaos_run *run, struct options *o
     static const struct option options[] = {
         {"seed", 1, NULL, 's'},  {"minutes", 1, NULL, 'm'}, {"faults", 1, NULL, 'f'}, {"hosts", 1, NULL, 'h'},
         {"ranks", 1, NULL, 'r'}, {"coordinators", 1, NULL, 'c'}, {"only", 1, NULL, 'o'},   {"json", 1, NULL, 'j'},
-        {"each", 0, NULL, 'e'},  {"keys", 0, NULL, 'k'},    {"quiet", 0, NULL, 'q'},   {"list", 0, NULL, 'l'},   {"help", 0, NULL, 'H'},
+        {"delay-ms", 1, NULL, 'd'}, {"each", 0, NULL, 'e'},  {"keys", 0, NULL, 'k'},    {"quiet", 0, NULL, 'q'},   {"list", 0, NULL, 'l'},   {"help", 0, NULL, 'H'},
         {NULL, 0, NULL, 0},
     };
 
@@ -65,6 +65,7 @@ static int parse(int argc, char **argv, struct chaos_run *run, struct options *o
         case 'c': run->net.n_coordinators = (uint32_t)strtoul(optarg, NULL, 10); break;
         case 'o': run->only = optarg; break;
         case 'j': opt->json = optarg; break;
+        case 'd': run->net.delay_ms = strtoull(optarg, NULL, 10); break;
         case 'e': run->each = true; break;
         case 'k': run->net.keys = true; break;
         case 'q': run->quiet = true; break;
