@@ -14,6 +14,19 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $$(call helpers,$$(*D)) $(call archives
 	$(Q)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
 		$(LIBS_TEST)
 
+# The simulated cluster runs a core whose rules it can take away one by one: daemon/core/rules.h.
+$(BUILD)/lib/core_rules.a: $(patsubst %.c,$(BUILD)/obj/rules/%.o,$(core))
+	$(call say,AR,$@)
+	$(Q)rm -f $@ && $(AR) qcs $@ $^
+$(BUILD)/obj/rules/%.o: %.c $(BUILD)/flags | $(PB).h
+	$(call say,CC,"$< (rules)")
+	$(Q)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) -DCORE_RULES $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+$(BUILD)/obj/tests/sim/%.o: private CPPFLAGS += -DCORE_RULES
+$(BUILD)/tests/sim/%: $(BUILD)/obj/tests/sim/%.o $$(call helpers,sim) $(call archives,client core_rules proto planner)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
+		$(LIBS_TEST)
+
 # poisectl is no archive: tests of its parts name them.
 dataset := $(addprefix client/ctl/,csv.c dataset.c dataset_columns.c dataset_measure.c sizes.c)
 $(BUILD)/tests/unit/test_csv: $(call obj,client/ctl/csv.c)

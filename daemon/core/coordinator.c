@@ -291,6 +291,7 @@ static void on_heartbeat(struct coordinator *c, const struct group_env *env, con
             leave->abort = group->epoch->leave;
             out_send(env->out, env->link, false, leave);
         }
+        epoch_reached_beat(group->epoch, node, &beat->epochs[i]);
         recover(group->epoch, env, &beat->epochs[i]);
     }
 }
@@ -352,8 +353,8 @@ static int prepare(struct coordinator *c, const struct coordinator_event *event)
         nodes += n;
         largest = n > largest ? n : largest;
     }
-    return out_prepare(&c->out, largest + 4 * n_items + 6 * c->n_groups + 16,
-                       4 * nodes + (4 + largest) * (n_items ? 1 : 0) + 4 * n_items + nodes * (n_items ? 1 : 0) + 16, 0,
+    return out_prepare(&c->out, largest + 4 * n_items + 7 * c->n_groups + 16,
+                       6 * nodes + (4 + largest) * (n_items ? 1 : 0) + 4 * n_items + nodes * (n_items ? 1 : 0) + 16, 0,
                        2 * c->n_groups + 2);
 }
 

@@ -56,6 +56,7 @@ struct group_report {
     uint32_t waiting[16];
     uint64_t waiting_ms;
     char error[512]; /* of the abort */
+    uint64_t n_stale, n_far, n_conflicts; /* metas refused: of other members or steps, beyond the window, of other content */
 };
 
 /* *ret_reports: caller frees with free(). -ENOMEM. */

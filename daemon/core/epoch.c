@@ -26,6 +26,7 @@ void epoch_free(struct epoch *epoch)
     core_free(epoch->node_first);
     core_free(epoch->node_ranks);
     core_free(epoch->roster_members);
+    core_free(epoch->reached);
     core_free(epoch);
 }
 
@@ -82,7 +83,8 @@ static int fill_members(struct epoch *epoch, const struct membership *set)
     epoch->node = core_alloc(epoch->n_ranks, sizeof *epoch->node);
     epoch->sync_set = core_alloc(epoch->n_ranks, sizeof *epoch->sync_set);
     epoch->roster_members = core_alloc(epoch->n_members, sizeof *epoch->roster_members);
-    if (!epoch->node || !epoch->sync_set || !epoch->roster_members)
+    epoch->reached = core_alloc(epoch->n_members, sizeof *epoch->reached);
+    if (!epoch->node || !epoch->sync_set || !epoch->roster_members || !epoch->reached)
         return -ENOMEM;
     for (uint32_t i = 0; i < epoch->n_members; i++) {
         const struct member *member = set->members[i];

@@ -33,6 +33,14 @@ struct epoch_slot {
     struct wire_meta *record;       /* [n_ranks], into kept: once decided, where the option `record` asks; else NULL */
 };
 
+/* Steps that were refused because they are beyond the window (window.c): at most 2 W from the lowest on. */
+struct epoch_far {
+    uint64_t low;
+    uint32_t n;
+    bool news; /* one was refused since it was asked for */
+    uint64_t asked_ms;
+};
+
 struct epoch {
     struct wire_id id;
     char label[WIRE_JOB_BYTES + POISE_MAX_NAME]; /* job/group, for messages */
@@ -63,6 +71,9 @@ struct epoch {
     /* sums for reports */
     uint64_t planned, errors, samples, samples_moved, bytes, bytes_moved, samples_dropped, conflicts, stale;
     struct poise_totals last;
+    uint64_t *reached; /* [n_members] steps that a member is known to have submitted */
+    struct epoch_far far;
+    uint64_t n_far; /* metas beyond the window, refused */
     struct epoch *next_dead; /* freed at the coordinator's next event: sends may still point into it */
 };
 
@@ -119,6 +130,23 @@ void epoch_need(struct epoch *epoch, uint64_t step, uint64_t now_ms, struct core
 
 /* Samples whose metadata is here and whose step is undecided. */
 uint64_t epoch_n_open(const struct epoch *epoch);
+
+/* ---------------------------------------------------------------------------------------------------------------- window */
+
+enum epoch_place {
+    EPOCH_PAST, /* nobody needs it any more, or it never gets an outcome */
+    EPOCH_HERE, /* may be held, now or by letting older ones go */
+    EPOCH_FAR   /* beyond what a rank may submit, as far as is known here */
+};
+enum epoch_place epoch_place(const struct epoch *epoch, uint64_t step);
+
+/* What a node's word proves of its own members. node may be NULL: not known, so nothing. */
+void epoch_reached_meta(struct epoch *epoch, const struct member_node *node, uint32_t member, uint64_t step);
+void epoch_reached_beat(struct epoch *epoch, const struct member_node *node, const struct wire_heartbeat_epoch *beat);
+
+/* Remembers a refused step; asks for the lowest of them. True: ask again at once. */
+void epoch_far(struct epoch *epoch, uint64_t step);
+bool epoch_ask_far(struct epoch *epoch, uint64_t now_ms, struct core_out *out);
 
 /* ----------------------------------------------------------------------------------------------------------------- twins */
 

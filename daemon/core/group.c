@@ -172,6 +172,18 @@ static void answer(const struct group_env *env, const struct wire_abort *abort)
     out_send(env->out, env->link, false, msg);
 }
 
+static void take_leave(struct group *group, const struct group_env *env, const struct wire_abort *abort)
+{
+    struct epoch *epoch = group->epoch;
+
+    epoch->leaving = true;
+    epoch->leave = *abort;
+    memcpy(epoch->leave.job, group->job, sizeof epoch->leave.job);
+    memcpy(epoch->leave.group, group->name, sizeof epoch->leave.group);
+    group_turn(group, env, GROUP_LEAVE, abort->error.text);
+    group_send_abort(env, &epoch->set, &epoch->leave);
+}
+
 /* Someone left in order. Only an earlier step than known is news: 4,096 ranks that leave are not 4,096 rounds. */
 static void left(struct group *group, const struct group_env *env, const struct wire_abort *abort)
 {
@@ -190,12 +202,7 @@ static void left(struct group *group, const struct group_env *env, const struct 
         answer(env, epoch->leaving ? &epoch->leave : abort);
         return;
     }
-    epoch->leaving = true;
-    epoch->leave = *abort;
-    memcpy(epoch->leave.job, group->job, sizeof epoch->leave.job);
-    memcpy(epoch->leave.group, group->name, sizeof epoch->leave.group);
-    group_turn(group, env, GROUP_LEAVE, abort->error.text);
-    group_send_abort(env, &epoch->set, &epoch->leave);
+    take_leave(group, env, abort);
 }
 
 void group_from_node(struct group *group, const struct group_env *env, const struct wire_abort *abort)
@@ -272,6 +279,8 @@ static void start_claims(struct group *group, const struct group_env *env)
         return;
     if (wire_id_is(epoch->id, claim)) {
         run(group, env, epoch);
+        if (epoch->set.leaving) /* told while it was a claim, and echoed: nobody says it again */
+            take_leave(group, env, &epoch->set.leave);
         return;
     }
     take_back(&group->claims, epoch);
@@ -304,6 +313,7 @@ void group_settle(struct group *group, const struct group_env *env)
     group->pending |= r != 0; /* another one may be complete */
     if (r > 0)
         publish(group, env);
+    group->pending |= epoch_ask_far(group->epoch, env->now_ms, env->out);
     if (group->epoch->ended)
         group_turn(group, env, GROUP_END, "the data has ended");
 }
@@ -394,6 +404,7 @@ static void tick_epoch(struct group *group, const struct group_env *env)
     }
     check_nodes(group, env);
     check_slow(group, env);
+    group->pending |= epoch_ask_far(epoch, env->now_ms, env->out);
     if (env->now_ms >= epoch->next_beacon_ms)
         publish(group, env);
 }

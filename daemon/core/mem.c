@@ -8,7 +8,12 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "daemon/core/rules.h"
+
 struct core_fault core_fault = {.countdown = -1};
+#ifdef CORE_RULES
+uint32_t core_broken;
+#endif
 
 static bool fails(void)
 {

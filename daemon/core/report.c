@@ -43,6 +43,9 @@ void group_report_epoch(const struct epoch *epoch, uint64_t now_ms, struct group
     snprintf(to->algorithm, sizeof to->algorithm, "%s", epoch->options.algorithm);
     to->n_waiting = epoch_missing(epoch, to->waiting, 16);
     to->waiting_ms = slot ? now_ms - slot->since_ms : 0;
+    to->n_stale = epoch->stale;
+    to->n_far = epoch->n_far;
+    to->n_conflicts = epoch->conflicts;
     if (epoch->leaving)
         snprintf(to->error, sizeof to->error, "%s", epoch->leave.error.text);
 }

@@ -60,14 +60,6 @@ struct epoch_slot *epoch_find(const struct epoch *epoch, uint64_t step)
     return slot->used && slot->step == step ? slot : NULL;
 }
 
-/* May this step be held, now or by letting older ones go? Steps after a leave never get an outcome. */
-static bool acceptable(const struct epoch *epoch, uint64_t step)
-{
-    if (step < epoch->first_step || (epoch->leaving && (int64_t)(step - epoch->leave.step) > 0))
-        return false;
-    return step - epoch->first_step + EPOCH_SLOTS >= epoch->highest;
-}
-
 /* The slot of an acceptable step; older ones that it pushes out of the window are forgotten. NULL: no memory, no effect. */
 static struct epoch_slot *claim(struct epoch *epoch, uint64_t step)
 {
@@ -192,12 +184,34 @@ static bool one_step(const struct wire_message *msg)
     return msg->meta.n_metas > 0;
 }
 
+static bool in_window(struct epoch *epoch, const struct wire_message *msg, uint64_t link, struct core_out *out)
+{
+    const struct member_node *node = epoch_node_by_link(epoch, link);
+    uint64_t step = msg->meta.metas[0].step;
+    enum epoch_place place;
+
+    for (uint32_t i = 0; i < msg->meta.n_metas; i++) {
+        uint32_t at = member_of(epoch, &msg->meta.metas[i]);
+
+        if (at < epoch->n_members)
+            epoch_reached_meta(epoch, node, at, step);
+    }
+    place = epoch_place(epoch, step);
+    if (place != EPOCH_FAR)
+        return place == EPOCH_HERE;
+    epoch->n_far += msg->meta.n_metas;
+    epoch_far(epoch, step);
+    out_log(out, LOG_LEVEL_DEBUG, "group %s: metadata of node %s for step %llu is beyond the window, dropped", epoch->label,
+            node ? node->name : "?", (unsigned long long)step);
+    return false;
+}
+
 int epoch_meta(struct epoch *epoch, const struct wire_message *msg, uint64_t link, uint64_t now_ms, struct core_out *out)
 {
     struct epoch_slot *slot;
     uint64_t step;
 
-    if (!one_step(msg) || !acceptable(epoch, msg->meta.metas[0].step)) {
+    if (!one_step(msg) || !in_window(epoch, msg, link, out)) {
         epoch->stale++;
         return 0;
     }
@@ -523,7 +537,11 @@ void epoch_need(struct epoch *epoch, uint64_t step, uint64_t now_ms, struct core
     struct epoch_slot *slot = epoch_find(epoch, step);
     struct wire_message *asks[2] = {NULL, NULL}; /* without and with table */
 
-    if (!acceptable(epoch, step) || (slot && slot->outcome) || asked_lately(epoch, slot, step, now_ms))
+    enum epoch_place place = epoch_place(epoch, step);
+
+    if (place == EPOCH_FAR)
+        epoch_far(epoch, step);
+    if (place != EPOCH_HERE || (slot && slot->outcome) || asked_lately(epoch, slot, step, now_ms))
         return;
     for (uint32_t node = 0; node < epoch->n_nodes; node++) {
         struct lack lack = lack_of(epoch, slot, node);

@@ -188,6 +188,13 @@ static void coordinator_event(struct sim *sim, uint32_t i, struct coordinator_ev
     apply_coordinator(sim, i, &up);
 }
 
+void sim_inject(struct sim *sim, uint32_t coordinator, uint32_t node, const struct wire_message *msg)
+{
+    struct coordinator_event event = {.kind = COORDINATOR_FROM_NODE, .link = node_link_number(sim, node), .msg = msg};
+
+    coordinator_event(sim, coordinator, &event);
+}
+
 static void apply_node(struct sim *sim, uint32_t i, const struct core_update *up)
 {
     struct sim_node *node = &sim->nodes[i];

@@ -133,6 +133,9 @@ void sim_start_node(struct sim *sim, uint32_t node); /* its processes connect ag
 void sim_kill_coordinator(struct sim *sim, uint32_t i);
 void sim_start_coordinator(struct sim *sim, uint32_t i);
 
+/* To a coordinator as if from a node, now: what a broken node may say. */
+void sim_inject(struct sim *sim, uint32_t coordinator, uint32_t node, const struct wire_message *msg);
+
 bool sim_logged(const struct sim *sim, const char *text);
 
 /* cluster.c for trainer.c */
@@ -148,6 +151,9 @@ void trainer_open(struct sim *sim, struct sim_process *process);
 void trainer_reconnect(struct sim *sim, struct sim_process *process);
 void trainer_message(struct sim *sim, struct sim_process *process, const struct wire_message *msg);
 void trainer_pump(struct sim *sim, struct sim_process *process);
+
+/* What the process would submit at a step. Valid until the next call or submission of any process. */
+const struct wire_message *trainer_meta(struct sim *sim, const struct sim_process *process, uint64_t step);
 
 /* oracle.c: what a rank's step holds is a function of (seed, rank, step), so the oracle knows it too */
 uint32_t oracle_n_samples(const struct sim_config *config, uint32_t rank, uint64_t step);

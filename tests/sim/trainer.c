@@ -156,6 +156,15 @@ static void fill_meta(struct sim *sim, const struct sim_process *p, uint64_t ste
 
 static struct columns_of columns; /* one at a time; too large for the stack */
 
+const struct wire_message *trainer_meta(struct sim *sim, const struct sim_process *p, uint64_t step)
+{
+    static struct wire_message msg;
+    static struct wire_meta meta;
+
+    fill_meta(sim, p, step, &columns, &msg, &meta);
+    return &msg;
+}
+
 static void submit(struct sim *sim, struct sim_process *p)
 {
     struct wire_message msg, *copy;
