@@ -396,6 +396,16 @@ static int resolve_record(const struct poise_options *opt, struct settings *s, s
     return 0;
 }
 
+static int resolve_audit(const struct poise_options *opt, struct settings *s, struct poise_err *err)
+{
+    int rc = 0;
+
+    s->options.audit = opt->audit;
+    if (!opt->audit)
+        rc = env_number("POISE_AUDIT", UINT64_MAX, &s->options.audit, err);
+    return rc < 0 ? rc : 0;
+}
+
 static int resolve_how(const struct poise_options *opt, struct settings *s, struct poise_err *err)
 {
     const struct {
@@ -447,6 +457,8 @@ int settings_resolve(const struct poise_options *opt, struct settings *ret_setti
         rc = check_what(&s, err);
     if (rc == 0)
         rc = resolve_record(&own, &s, err);
+    if (rc == 0)
+        rc = resolve_audit(&own, &s, err);
     if (rc == 0)
         rc = resolve_interface(&own, &s, err);
     if (rc == 0)

@@ -22,6 +22,7 @@ enum kind {
     PHASE_CAPS, /* one CAP a phase */
     CHOICE,     /* a word of `words`, by its number */
     ASKED,      /* the same, and its first word is never written: a group that does not ask is one of older libraries */
+    ASKED64,    /* a number, and 0 is never written */
     TEXT,       /* an array of POISE_MAX_NAME */
     PHASES      /* one key each: phase.0, phase.1 ... */
 };
@@ -39,6 +40,7 @@ static const struct key {
 #define AT(member) offsetof(struct options, member)
     /* Sorted: in a message they must be. */
     {"algorithm", AT(algorithm), TEXT, {0}},
+    {"audit", AT(audit), ASKED64, {0}},
     {"cap_bytes_rank", AT(cap_bytes_rank), CAP, {0}},
     {"cap_length_micro_batch", AT(cap_length_micro_batch), PHASE_CAPS, {0}},
     {"cap_length_rank", AT(cap_length_rank), PHASE_CAPS, {0}},
@@ -129,6 +131,7 @@ static int print(const struct key *key, const struct options *options, char text
         snprintf(text, VALUE_BYTES, "%u", *(const uint32_t *)value);
         return 0;
     case NUMBER64:
+    case ASKED64:
         snprintf(text, VALUE_BYTES, "%" PRIu64, *(const uint64_t *)value);
         return 0;
     case CAP:
@@ -146,6 +149,13 @@ static int print(const struct key *key, const struct options *options, char text
         break;
     }
     return -EINVAL;
+}
+
+/* Is it what a group has that does not ask? */
+static bool unasked(const struct key *key, const struct options *options)
+{
+    return (key->kind == ASKED && *(const uint32_t *)member(key, options) == 0) ||
+           (key->kind == ASKED64 && *(const uint64_t *)member(key, options) == 0);
 }
 
 static char *put_text(struct block *block, const char *text)
@@ -177,7 +187,7 @@ static int write_all(const struct options *options, struct block *block, struct 
         if (keys[k].kind != PHASES) {
             if (print(&keys[k], options, value, err) < 0)
                 return -EINVAL;
-            if (keys[k].kind == ASKED && *(const uint32_t *)member(&keys[k], options) == 0)
+            if (unasked(&keys[k], options))
                 continue;
             put(block, list, &n, keys[k].name, value);
             continue;
@@ -341,8 +351,12 @@ static bool scan(const struct key *key, const char *text, struct reader *reader)
         *(uint32_t *)to = (uint32_t)number;
         return true;
     case NUMBER64:
-        end = scan_number(text, UINT64_MAX, to);
-        return end && *end == 0;
+    case ASKED64:
+        end = scan_number(text, UINT64_MAX, &number);
+        if (!end || *end || (key->kind == ASKED64 && number == 0))
+            return false;
+        *(uint64_t *)to = number;
+        return true;
     case CAP:
         end = scan_cap(text, to);
         return end && *end == 0;
@@ -379,7 +393,7 @@ static const struct key *find_key(const char *name, const struct reader *reader)
 static int check_complete(const struct reader *reader, struct poise_err *err)
 {
     for (size_t k = 0; k < N_KEYS; k++) {
-        if (keys[k].kind == PHASES || keys[k].kind == ASKED)
+        if (keys[k].kind == PHASES || keys[k].kind == ASKED || keys[k].kind == ASKED64)
             continue;
         if (!reader->seen[k])
             return err_set(err, -EINVAL, "option %s is missing: an older library; install the same version everywhere",

@@ -19,6 +19,7 @@ struct options { /* what a coordinator needs of them */
     uint64_t cap_length_rank[POISE_MAX_PHASES], cap_length_micro_batch[POISE_MAX_PHASES];
     uint32_t record; /* rank 0 writes a record: coordinators send it the metadata of all ranks */
     uint32_t payload; /* OPTIONS_PAYLOAD_*: how it goes between nodes */
+    uint64_t audit; /* steps of a block, balanced and in arrival order by turns; 0: off */
 };
 
 #define OPTIONS_PAYLOAD_CURVE 0

@@ -6,7 +6,7 @@
  *   3. field tables that cannot be merged: ERROR
  *   4. the end: END if the option says that the first one ends all or if all have ended; else those ranks are empty
  *   5. metadata that does not fit the options, or the planner's refusal: ERROR
- *   6. PLAN, in the most cautious mode that any process stamped on the step
+ *   6. PLAN, in the most cautious mode that any process stamped on the step; every other block of an audit is shadow
  * The order is part of the protocol: two coordinators that tried in another order would answer differently.
  */
 #include "daemon/core/outcome.h"
@@ -104,9 +104,15 @@ static bool at_end(const struct outcome_input *in)
     return in->options->end == POISE_END_CONTINUE ? n_ended == in->n_ranks : n_ended > 0;
 }
 
+/* An audit's blocks are of the step's number alone, so that coordinators and restarts agree on them. */
+static bool in_arrival_block(const struct outcome_input *in)
+{
+    return in->options->audit && in->step / in->options->audit % 2 == 1;
+}
+
 static uint32_t mode_of(const struct outcome_input *in)
 {
-    uint32_t mode = POISE_MODE_ON;
+    uint32_t mode = in_arrival_block(in) ? POISE_MODE_SHADOW : POISE_MODE_ON;
 
     for (size_t i = 0; i < (size_t)in->n_ranks * in->n_replicas; i++)
         if (in->metas[i]->mode > mode)

@@ -30,6 +30,7 @@ static struct options full(void)
         .cap_length_rank = {0, POISE_NO_CAP},
         .cap_length_micro_batch = {7, 8},
         .record = 1,
+        .audit = 50,
     };
     options.phases[0] = (struct poise_phase){"vision", 1, 2, 3, 4, POISE_PHASE_BARRIER};
     options.phases[1] = (struct poise_phase){"a linear=7 name", UINT64_MAX, 0, UINT64_MAX, UINT32_MAX, 0};
@@ -155,6 +156,8 @@ Test(options, a_bad_value_is_named)
     refused_value("cap_length_rank", "1 2 3 4 5 6 7 8 9");
     refused_value("count", "Free");
     refused_value("count", "");
+    refused_value("audit", "0");
+    refused_value("audit", "18446744073709551616");
     refused_value("record", "no"); /* it is said by not saying it */
     refused_value("algorithm", "a-name-of-sixty-four-bytes-which-is-one-more-than-there-is-room-");
 }

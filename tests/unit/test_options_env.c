@@ -10,7 +10,7 @@
 
 static const char *const variables[] = {"RANK",        "WORLD_SIZE",          "MASTER_ADDR",
                                         "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
-                                        "POISE_JOB",   "POISE_SOCKET_DIR",    "POISE_RECORD",
+                                        "POISE_JOB",   "POISE_SOCKET_DIR",    "POISE_RECORD", "POISE_AUDIT",
                                         "POISE_COORDINATORS", "POISE_INTERFACE", "LOCAL_WORLD_SIZE",
                                         "SLURM_STEP_NUM_NODES"};
 
@@ -283,6 +283,31 @@ Test(options_env, a_record_is_asked_for_by_all_and_written_by_one)
     opt.record_max_bytes = 0;
     opt.record = "";
     refused(opt, -EINVAL, "record is empty", "");
+}
+
+/* The option wins; both reach every coordinator as text. */
+Test(options_env, an_audit_is_asked_for_by_option_or_environment)
+{
+    struct poise_options opt = usual();
+    struct settings s = resolved(opt);
+
+    cr_assert_eq(s.options.audit, 0);
+    settings_free(&s);
+    setenv("POISE_AUDIT", "20", 1);
+    s = resolved(opt);
+    cr_assert_eq(s.options.audit, 20);
+    settings_free(&s);
+    opt.audit = 7;
+    s = resolved(opt);
+    cr_assert_eq(s.options.audit, 7);
+    bool there = false;
+    for (uint32_t i = 0; i < s.join.n_options; i++)
+        there |= strcmp(s.join.options[i].key, "audit") == 0 && strcmp(s.join.options[i].value, "7") == 0;
+    cr_assert(there);
+    settings_free(&s);
+    opt.audit = 0;
+    setenv("POISE_AUDIT", "often", 1);
+    refused(opt, -EINVAL, "POISE_AUDIT", "often");
 }
 
 /* A program that was built before there were records passes a smaller struct. */

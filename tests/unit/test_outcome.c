@@ -12,8 +12,11 @@
 
 #define MAX_RANKS 8
 
+#define STEP 7
+
 struct step { /* n ranks x m replicas of a step */
     uint32_t n, m;
+    uint64_t number; /* STEP unless a case says otherwise */
     struct options options;
     struct case_meta metas[MAX_RANKS * 3];
     const struct wire_meta *list[MAX_RANKS * 3];
@@ -26,6 +29,7 @@ static void step_new(struct step *s, uint32_t n, uint32_t m)
     memset(s, 0, sizeof *s);
     s->n = n;
     s->m = m;
+    s->number = STEP;
     case_options(&s->options);
     for (uint32_t i = 0; i < n * m; i++) {
         case_meta(&s->metas[i], i / m, i % m, 7, NULL, 0);
@@ -38,7 +42,7 @@ static int step_try(struct step *s)
     struct tables tables = {0};
     struct wire_id hashes[MAX_RANKS];
     struct schema *schema = NULL;
-    struct outcome_input in = {.step = 7, .n_ranks = s->n, .n_replicas = s->m, .options = &s->options, .node = s->node,
+    struct outcome_input in = {.step = s->number, .n_ranks = s->n, .n_replicas = s->m, .options = &s->options, .node = s->node,
                                .sync_set = s->sync_set, .metas = s->list};
     int r = 0;
 
@@ -65,7 +69,7 @@ static void step_make(struct step *s, uint32_t kind)
 {
     cr_assert_eq(step_try(s), 0);
     cr_assert_eq(s->outcome->kind, kind, "kind %u: %s", s->outcome->kind, s->outcome->error.text);
-    cr_assert_eq(s->outcome->step, 7);
+    cr_assert_eq(s->outcome->step, s->number);
 }
 
 static void step_free(struct step *s)
@@ -396,6 +400,37 @@ Test(outcome, the_most_cautious_stamp_wins)
         cr_assert_eq(moved, stamps[i][2] == POISE_MODE_ON);
         /* Shadow tells what the plan would have done. */
         cr_assert_eq(s.outcome->totals.samples_moved > 0, stamps[i][2] != POISE_MODE_OFF);
+    }
+    step_free(&s);
+}
+
+/* Blocks of an audit follow from the step's number and K alone; the plan is made and told in both. */
+Test(outcome, an_audit_balances_every_other_block)
+{
+    static const struct {
+        uint64_t audit, step;
+        bool balanced;
+    } cases[] = {{0, 7, true},  {1, 6, true},  {1, 7, false}, {3, 0, true}, {3, 2, true}, {3, 3, false},
+                 {3, 5, false}, {3, 6, true},  {UINT64_MAX, INT64_MAX, true}, {1, INT64_MAX, false}};
+    struct step s;
+
+    step_new(&s, 2, 1);
+    s.options.micro_batch_size = 2;
+    case_meta(&s.metas[0], 0, 0, 7, LENGTHS(100, 90));
+    case_meta(&s.metas[1], 1, 0, 7, LENGTHS(4, 4));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        s.options.audit = cases[i].audit;
+        s.number = cases[i].step;
+        s.metas[0].meta.mode = s.metas[1].meta.mode = POISE_MODE_ON;
+        step_make(&s, WIRE_OUTCOME_PLAN);
+        check_conserved(&s);
+        cr_assert_eq(s.outcome->totals.mode, cases[i].balanced ? POISE_MODE_ON : POISE_MODE_SHADOW, "case %zu", i);
+        cr_assert_eq(s.outcome->slices[0].in_rank[0] == 0 && s.outcome->slices[0].in_rank[1] == 0, !cases[i].balanced,
+                     "case %zu", i);
+        cr_assert(s.outcome->totals.cost_after < s.outcome->totals.cost_before, "case %zu", i);
+        s.metas[1].meta.mode = POISE_MODE_OFF; /* a person's word is more cautious still */
+        step_make(&s, WIRE_OUTCOME_PLAN);
+        cr_assert_eq(s.outcome->totals.mode, POISE_MODE_OFF);
     }
     step_free(&s);
 }

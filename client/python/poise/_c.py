@@ -75,7 +75,7 @@ class Options(ctypes.Structure):
         ("memory_budget", c_uint64), ("prefetch_depth", c_uint32), ("n_iterators", c_uint32), ("verify_first", c_uint32),
         ("verify_every", c_uint32), ("daemon_timeout_ms", c_int64), ("open_timeout_ms", c_int64),
         ("peer_timeout_ms", c_int64), ("node_timeout_ms", c_int64), ("close_timeout_ms", c_int64),
-        ("record", c_char_p), ("record_max_bytes", c_uint64),
+        ("record", c_char_p), ("record_max_bytes", c_uint64), ("interface", c_char_p), ("audit", c_uint64),
     ]
 
 
