@@ -4,6 +4,9 @@
  * those with the largest differences first, the largest sums of one with the smallest of the other. With equal counts
  * it starts from sorted chunks of N units, one for each rank (the balanced variant). It ignores where samples are; it
  * is here because others use it, so that one can compare.
+ *
+ * Most merges are of small solutions, whose ranks are mostly empty: only the cells that hold units are looked
+ * at, which is what makes it quick. The order of equal sums is the one that looking at all of them has.
  */
 #include <errno.h>
 #include <string.h>
@@ -13,10 +16,14 @@
 
 #define MAX_SUMS (1ull << 27) /* sums of all partial solutions: 1 GB; it is for offline use */
 
-struct partial {     /* sums falling; each with a list of units */
-    uint64_t *sum;   /* [n_ranks] */
-    uint32_t *first; /* [n_ranks] PLAN_ANY: empty */
-    uint32_t *last;
+struct cell { /* what one rank has in a partial solution */
+    uint64_t sum;
+    uint32_t first, last; /* its units, linked; PLAN_ANY: none */
+};
+
+struct partial { /* cells by falling sum; those behind n_used are empty and not stored */
+    struct cell *cells;
+    uint32_t n_used, n_room;
 };
 
 struct differencing {
@@ -26,46 +33,78 @@ struct differencing {
     uint32_t *next; /* [n_units] */
     uint64_t *cost;
     struct sort_item *items, *scratch; /* [n_ranks] */
-    struct partial merged;
+    struct cell *joined;               /* [n_ranks] */
 };
 
-static int partial_new(struct problem *pb, struct partial *p)
+/* Room for n cells, which are lost if they have to move. */
+static int reserve(struct problem *pb, struct partial *p, uint32_t n)
 {
-    p->sum = pool_get(&pb->pool, pb->n_ranks, sizeof *p->sum);
-    p->first = pool_get(&pb->pool, pb->n_ranks, sizeof *p->first);
-    p->last = pool_get(&pb->pool, pb->n_ranks, sizeof *p->last);
-    if (!p->sum || !p->first || !p->last)
-        return -ENOMEM;
-    memset(p->first, 0xff, pb->n_ranks * sizeof *p->first);
-    memset(p->last, 0xff, pb->n_ranks * sizeof *p->last);
-    return 0;
+    uint32_t n_room = p->n_room ? p->n_room : 1;
+
+    if (n <= p->n_room)
+        return 0;
+    while (n_room < n)
+        n_room *= 2;
+    p->cells = pool_get(&pb->pool, n_room, sizeof *p->cells);
+    p->n_room = p->cells ? n_room : 0;
+    return p->cells ? 0 : -ENOMEM;
+}
+
+/* a's units, then b's. */
+static void join(struct differencing *d, struct cell *a, const struct cell *b)
+{
+    if (a->last != PLAN_ANY)
+        d->next[a->last] = b->first;
+    if (a->first == PLAN_ANY)
+        a->first = b->first;
+    if (b->last != PLAN_ANY)
+        a->last = b->last;
+    a->sum += b->sum;
+}
+
+/* Items [from, n) have one list of b's each: rising sums. Falling, with equal ones in the order of their places. */
+static void reverse_items(struct sort_item *items, uint32_t from, uint32_t n)
+{
+    for (uint32_t i = from, k = n; i + 1 < k; i++) {
+        struct sort_item swap = items[i];
+        items[i] = items[--k];
+        items[k] = swap;
+    }
+    for (uint32_t i = from, end; i < n; i = end) {
+        for (end = i + 1; end < n && items[end].key == items[i].key; end++)
+            ;
+        for (uint32_t lo = i, hi = end; lo + 1 < hi; lo++) {
+            struct sort_item swap = items[lo];
+            items[lo] = items[--hi];
+            items[hi] = swap;
+        }
+    }
 }
 
 /* a = a and b, largest with smallest. */
-static void merge(struct differencing *d, struct partial *a, const struct partial *b)
+static int merge(struct differencing *d, struct partial *a, const struct partial *b)
 {
-    uint32_t n = d->pb->n_ranks;
-    struct partial *m = &d->merged;
+    uint32_t n = d->pb->n_ranks, begin = n - b->n_used, n_joined = 0;
 
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t k = n - 1 - i;
-        d->items[i] = (struct sort_item){~(a->sum[i] + b->sum[k]), i};
-        if (a->last[i] != PLAN_ANY)
-            d->next[a->last[i]] = b->first[k];
-        if (a->first[i] == PLAN_ANY)
-            a->first[i] = b->first[k];
-        if (b->last[k] != PLAN_ANY)
-            a->last[i] = b->last[k];
+        if (i >= a->n_used && i < begin)
+            i = begin;
+        struct cell cell = i < a->n_used ? a->cells[i] : (struct cell){0, PLAN_ANY, PLAN_ANY};
+        if (i >= begin)
+            join(d, &cell, &b->cells[n - 1 - i]);
+        d->joined[n_joined] = cell;
+        d->items[n_joined] = (struct sort_item){~cell.sum, n_joined};
+        n_joined++;
     }
-    sort_items(d->items, n, d->scratch);
-    for (uint32_t i = 0; i < n; i++) {
-        m->sum[i] = ~d->items[i].key;
-        m->first[i] = a->first[d->items[i].id];
-        m->last[i] = a->last[d->items[i].id];
-    }
-    struct partial swap = *a;
-    *a = *m;
-    *m = swap;
+    if (a->n_used <= begin)
+        reverse_items(d->items, a->n_used, n_joined);
+    sort_items(d->items, n_joined, d->scratch);
+    if (reserve(d->pb, a, n_joined) < 0)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < n_joined; i++)
+        a->cells[i] = d->joined[d->items[i].id];
+    a->n_used = n_joined;
+    return 0;
 }
 
 static int start(struct differencing *d, uint32_t chunk)
@@ -74,13 +113,16 @@ static int start(struct differencing *d, uint32_t chunk)
 
     for (uint32_t i = 0; i < d->n; i++) {
         struct partial *p = &d->partials[i];
-        if (partial_new(pb, p) < 0)
+        const struct sort_item *units = &pb->sorted[(size_t)i * chunk];
+        /* A unit of cost 0 looks like an empty cell: then all are looked at. */
+        p->n_used = d->cost[units[chunk - 1].id] ? chunk : pb->n_ranks;
+        if (reserve(pb, p, p->n_used) < 0)
             return -ENOMEM;
+        for (uint32_t k = 0; k < p->n_used; k++)
+            p->cells[k] = (struct cell){0, PLAN_ANY, PLAN_ANY};
         for (uint32_t k = 0; k < chunk; k++) {
-            uint32_t u = pb->sorted[(size_t)i * chunk + k].id;
-            p->sum[k] = d->cost[u];
-            p->first[k] = p->last[k] = u;
-            d->next[u] = PLAN_ANY;
+            p->cells[k] = (struct cell){d->cost[units[k].id], units[k].id, units[k].id};
+            d->next[units[k].id] = PLAN_ANY;
         }
     }
     return 0;
@@ -89,8 +131,9 @@ static int start(struct differencing *d, uint32_t chunk)
 static u128 difference_key(const struct differencing *d, uint32_t i)
 {
     const struct partial *p = &d->partials[i];
+    uint32_t n = d->pb->n_ranks;
 
-    return ((u128)1 << 64) - (p->sum[0] - p->sum[d->pb->n_ranks - 1]);
+    return ((u128)1 << 64) - (p->cells[0].sum - (p->n_used == n ? p->cells[n - 1].sum : 0));
 }
 
 static int run(struct differencing *d)
@@ -106,7 +149,8 @@ static int run(struct differencing *d)
         heap_remove(&heap, a);
         uint32_t b = heap.id[0];
         heap_remove(&heap, b);
-        merge(d, &d->partials[a], &d->partials[b]);
+        if (merge(d, &d->partials[a], &d->partials[b]) < 0)
+            return -ENOMEM;
         heap_push(&heap, a, difference_key(d, a));
     }
     d->partials[0] = d->partials[heap.id[0]];
@@ -142,7 +186,8 @@ int karmarkar_karp_place(struct problem *pb, struct layout *layout, struct poise
     d.cost = pool_get(&pb->pool, pb->n_units, sizeof *d.cost);
     d.items = pool_get(&pb->pool, pb->n_ranks, sizeof *d.items);
     d.scratch = pool_get(&pb->pool, pb->n_ranks, sizeof *d.scratch);
-    if (!d.partials || !d.next || !d.cost || !d.items || !d.scratch || partial_new(pb, &d.merged) < 0)
+    d.joined = pool_get(&pb->pool, pb->n_ranks, sizeof *d.joined);
+    if (!d.partials || !d.next || !d.cost || !d.items || !d.scratch || !d.joined)
         return err_set(err, -ENOMEM, "no memory to plan %u samples", pb->n_samples);
     while (pb->cost_total >> shift >> 63)
         shift++;
@@ -150,8 +195,8 @@ int karmarkar_karp_place(struct problem *pb, struct layout *layout, struct poise
         d.cost[u] = pb->cost[u] >> shift;
     if (start(&d, chunk) < 0 || run(&d) < 0)
         return err_set(err, -ENOMEM, "no memory to plan %u samples", pb->n_samples);
-    for (uint32_t r = 0; r < pb->n_ranks; r++)
-        for (uint32_t u = d.partials[0].first[r]; u != PLAN_ANY; u = d.next[u]) {
+    for (uint32_t r = 0; r < d.partials[0].n_used; r++)
+        for (uint32_t u = d.partials[0].cells[r].first; u != PLAN_ANY; u = d.next[u]) {
             layout->rank[u] = r;
             layout->reason[u] = r == pb->unit_rank[u] ? POISE_REASON_KEPT : POISE_REASON_ALGORITHM;
         }
