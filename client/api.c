@@ -46,6 +46,19 @@ int poise_notice(struct poise *p, struct poise_note *ret_note, size_t note_size)
     return rc;
 }
 
+/* Under the lock. A step told twice counts as it was told last. */
+static void note_computed(struct poise *p, uint64_t step, uint64_t compute_ns)
+{
+    if (p->n_computed > 0 && p->computed[p->n_computed - 1].step == step)
+        p->n_computed--;
+    if (p->n_computed == WIRE_WINDOW)
+        memmove(p->computed, p->computed + 1, --p->n_computed * sizeof *p->computed);
+    p->computed[p->n_computed++] = (struct computed){step, compute_ns};
+    p->report_step = step;
+    p->compute_ns = compute_ns;
+    p->report_due = true;
+}
+
 int poise_report(struct poise *p, uint64_t step, uint64_t compute_ns, struct poise_err *err)
 {
     int rc = handle_check(p, err);
@@ -57,9 +70,7 @@ int poise_report(struct poise *p, uint64_t step, uint64_t compute_ns, struct poi
         rc = err_set(err, -EINVAL, "step %llu was not submitted: a report is about a step of this run",
                      (unsigned long long)step);
     if (rc == 0) {
-        p->report_step = step;
-        p->compute_ns = compute_ns;
-        p->report_due = true;
+        note_computed(p, step, compute_ns);
     }
     pthread_mutex_unlock(&p->lock);
     return rc;

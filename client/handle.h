@@ -134,7 +134,11 @@ struct poise {
     uint32_t missing_rank; /* the lowest of them */
     uint64_t missing_step; /* of this step */
     uint64_t shuffle_at;   /* the step that is shuffled */
-    uint64_t compute_ns, report_step;
+    uint64_t compute_ns, report_step; /* told last, */
+    struct computed {                 /* and what the engine has not sent yet, oldest first */
+        uint64_t step, ns;
+    } computed[WIRE_WINDOW]; /* a trainer passes at most so many steps before the engine turns */
+    uint32_t n_computed;
     uint64_t exposed_ns;    /* of the step read last */
     atomic_bool report_due; /* these the engine looks at without the lock */
     atomic_bool closing;    /* close was asked for */

@@ -105,6 +105,8 @@ void session_report(struct poise *p)
     struct wire_message msg = {.type = WIRE_REPORT};
     struct wire_report *report = &msg.report;
     struct receive_stats receive = {0};
+    struct computed computed[WIRE_WINDOW];
+    uint32_t n_computed;
 
     if (!p->settings.plan_only)
         receive_stats(p->receive, &receive);
@@ -129,8 +131,20 @@ void session_report(struct poise *p)
         .samples_corrupt = p->stats.samples_corrupt,
     };
     p->report_due = false;
+    n_computed = p->n_computed;
+    memcpy(computed, p->computed, sizeof computed);
+    p->n_computed = 0;
     pthread_mutex_unlock(&p->lock);
-    link_send(p->link, &msg, NULL); /* the next one says the same */
+    for (uint32_t i = 0; i + 1 < n_computed; i++) { /* the newest goes with the last one */
+        report->report_step = computed[i].step;
+        report->compute_ns = computed[i].ns;
+        link_send(p->link, &msg, NULL);
+    }
+    if (n_computed > 0) {
+        report->report_step = computed[n_computed - 1].step;
+        report->compute_ns = computed[n_computed - 1].ns;
+    }
+    link_send(p->link, &msg, NULL); /* what is lost of it the next one says again */
 }
 
 /* What is lost of the metadata that a coordinator sends is asked for again. */

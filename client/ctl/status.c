@@ -74,6 +74,44 @@ static void print_measured(const json_t *measured)
                number(measured, "slowest"));
 }
 
+static double at(const json_t *interval, size_t i)
+{
+    return json_number_value(json_array_get(interval, i));
+}
+
+static void print_blocks(const char *what, const json_t *blocks)
+{
+    const json_t *interval = json_object_get(blocks, "interval_ms");
+
+    printf("             %-16s ", what);
+    if (!json_is_number(json_object_get(blocks, "measured_ms"))) {
+        printf("not measured yet\n");
+        return;
+    }
+    printf("%.1f ms a step", real(blocks, "measured_ms"));
+    if (json_is_array(interval))
+        printf(" (95 %%: %.1f to %.1f)", at(interval, 0), at(interval, 1));
+    printf(", %" PRId64 " steps in %" PRId64 " blocks\n", number(blocks, "steps"), number(blocks, "blocks"));
+}
+
+/* As measured, of the option `audit`. */
+static void print_audit(const json_t *audit)
+{
+    const json_t *interval = json_object_get(audit, "speedup_interval");
+
+    if (!json_is_object(audit))
+        return;
+    printf("  audit      blocks of %" PRId64 " steps by turns, measured by the ranks here:\n", number(audit, "every"));
+    print_blocks("balanced", json_object_get(audit, "balanced"));
+    print_blocks("arrival order", json_object_get(audit, "arrival"));
+    if (!json_is_number(json_object_get(audit, "measured_speedup")))
+        return;
+    printf("             measured speed-up %.3f", real(audit, "measured_speedup"));
+    if (json_is_array(interval))
+        printf(" (95 %%: %.3f to %.3f)", at(interval, 0), at(interval, 1));
+    printf("\n");
+}
+
 static void print_waiting(const json_t *waiting)
 {
     const json_t *ranks = json_object_get(waiting, "ranks"), *rank, *n;
@@ -150,6 +188,7 @@ static void print_group(const json_t *group)
     print_waiting(json_object_get(group, "waiting"));
     print_predicted(json_object_get(group, "predicted"));
     print_measured(json_object_get(group, "measured"));
+    print_audit(json_object_get(group, "audit"));
     print_processes(json_object_get(group, "processes"));
 }
 

@@ -6,6 +6,7 @@
 #ifndef POISE_CORE_NODE_H
 #define POISE_CORE_NODE_H
 
+#include "daemon/core/audit.h"
 #include "update.h"
 
 struct node;
@@ -75,6 +76,7 @@ struct node_report_process {
     uint64_t decided; /* steps whose outcome was handed to it, from first_step */
     struct wire_report last; /* its newest report */
     struct node_computed computed[NODE_COMPUTED]; /* its newest steps with a compute time, in no order; ns 0: none */
+    struct audit_report audit; /* of its group, by this node's ranks */
 };
 
 struct node_report {

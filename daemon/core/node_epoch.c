@@ -13,6 +13,7 @@
 #include "daemon/core/membership.h"
 #include "daemon/core/node_state.h"
 #include "daemon/planner/err.h"
+#include "proto/options.h"
 
 static const struct {
     enum local_epoch_state from, to;
@@ -49,6 +50,7 @@ void local_epoch_free(struct local_epoch *epoch)
 struct local_epoch *local_epoch_new(struct node *node, struct job *job, const struct wire_join *join, struct wire_id id)
 {
     struct local_epoch **grown, *epoch;
+    struct options options;
 
     if (node->n_epochs == node->cap_epochs) {
         grown = core_grow(node->epochs, node->cap_epochs * 2 + 4, sizeof *grown);
@@ -68,6 +70,7 @@ struct local_epoch *local_epoch_new(struct node *node, struct job *job, const st
     epoch->state = LOCAL_RUNNING;
     epoch->state_ms = node->now_ms;
     epoch->tables.limit = 2 * NODE_SLOTS;
+    audit_init(&epoch->audit, options_read(join->options, join->n_options, &options, NULL) == 0 ? options.audit : 0);
     snprintf(epoch->label, sizeof epoch->label, "%s/%s", job->job, job->group);
     return epoch;
 }

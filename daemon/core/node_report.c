@@ -44,6 +44,38 @@ bool node_session_who(const struct node *node, uint64_t session, struct wire_joi
     return true;
 }
 
+/* Ranks of this node, by replica 0, that are here and report what they compute; all: also those that do not. */
+static uint32_t n_measuring(const struct local_epoch *epoch, bool all)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < epoch->n_locals; i++) {
+        const struct local *local = &epoch->locals[i];
+
+        n += local->session && local->replica == 0 && (all || local->session->last.compute_ns);
+    }
+    return n;
+}
+
+void node_audit(struct local_epoch *epoch, const struct wire_outcome *outcome)
+{
+    if (epoch->audit.report.every && outcome->kind == WIRE_OUTCOME_PLAN)
+        audit_planned(&epoch->audit, outcome->step, outcome->totals.mode, n_measuring(epoch, false));
+}
+
+static void audit(struct local_epoch *epoch, const struct session *session, const struct wire_report *report)
+{
+    uint32_t n;
+
+    if (!epoch || !epoch->audit.report.every || !wire_id_is(epoch->id, report->epoch) ||
+        epoch->locals[session->local].replica != 0)
+        return;
+    audit_reported(&epoch->audit, report->report_step, report->compute_ns);
+    n = audit_n_here(&epoch->audit, report->report_step);
+    if (n * epoch->n_replicas >= epoch->n_live && n == n_measuring(epoch, true)) /* counting is for the last ones */
+        audit_complete(&epoch->audit, report->report_step);
+}
+
 /* A report comes more often than a step is measured: a step's time is kept once. */
 void node_on_report(struct session *session, const struct wire_report *report)
 {
@@ -60,6 +92,8 @@ void node_on_report(struct session *session, const struct wire_report *report)
     if (report->compute_ns)
         session->computed[session->n_computed++ % NODE_COMPUTED] =
             (struct node_computed){report->report_step, report->compute_ns};
+    if (report->compute_ns && !known)
+        audit(session->epoch, session, report);
 }
 
 static const char *state_text(const struct session *session)
@@ -85,8 +119,10 @@ static void fill(const struct session *session, struct node_report_process *to)
     to->uid = session->uid;
     to->state = state_text(session);
     to->mode = session->job->mode;
-    if (session->epoch)
+    if (session->epoch) {
         to->epoch = session->epoch->id;
+        to->audit = session->epoch->audit.report;
+    }
     to->decided = session->decided;
     to->last = session->last;
     memcpy(to->computed, session->computed, sizeof to->computed);

@@ -111,6 +111,7 @@ struct local_epoch {
     struct wire_abort abort; /* LEAVING, ABORTED */
     bool tell_up; /* abort is told to coordinators until they echo it */
     uint64_t conflicts;
+    struct audit audit;
     struct local_epoch *next_dead;
 };
 
@@ -144,7 +145,10 @@ struct node {
 
 /* node.c */
 struct session *node_session(const struct node *node, uint64_t id);
-void node_on_report(struct session *session, const struct wire_report *report); /* node_report.c */
+/* node_report.c */
+void node_on_report(struct session *session, const struct wire_report *report);
+void node_audit(struct local_epoch *epoch, const struct wire_outcome *outcome); /* a new outcome */
+
 struct local_epoch *node_epoch(const struct node *node, struct wire_id id);
 struct job *node_job(const struct node *node, uint32_t uid, const char *job, const char *group);
 /* Which of the job's links a link number is; POISE_NONE: none. */

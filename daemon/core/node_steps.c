@@ -340,6 +340,7 @@ int node_on_outcome(struct node *node, const struct wire_message *msg)
     if (slot->step - epoch->first_step + 1 > epoch->highest_outcome)
         epoch->highest_outcome = slot->step - epoch->first_step + 1;
     hand_to_all(node, epoch, slot);
+    node_audit(epoch, outcome);
     if (outcome->kind == WIRE_OUTCOME_END)
         local_epoch_turn(node, epoch, LOCAL_ENDED, "the data has ended");
     return 0;

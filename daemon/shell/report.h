@@ -56,6 +56,16 @@ struct report_measured { /* the newest step that all ranks of this node that mea
 };
 struct report_measured report_measured(const struct shell_report *report, const struct group_report *group);
 
+/* What this node measured of a group's audit; NULL: it has none, or no process here. */
+const struct audit_report *report_audit(const struct shell_report *report, const struct group_report *group);
+
+struct report_interval {
+    double mean;
+    bool known; /* the interval of 95 %: it takes two values */
+    double low, high;
+};
+struct report_interval report_interval(const struct audit_tally *tally);
+
 /* What a process waits for, with the cause behind it: "loader of rank 5" where the plan of its step waits for that. */
 #define REPORT_CAUSE 64
 const char *report_cause(const struct node_report_process *process, const struct report_waiting *waiting,
@@ -82,6 +92,13 @@ void metrics_ranks(FILE *out, const struct shell_report *report);
 /* Adds "links" and "coordinator" to the object of status_json(). */
 struct json_t;
 void status_links(const struct shell_report *report, struct json_t *object);
+
+/* Adds "audit" to a group's object; its series. */
+void status_audit(const struct shell_report *report, const struct group_report *group, struct json_t *object);
+void metrics_audit(FILE *out, const struct shell_report *report);
+
+/* Of two groups with the same labels only one may be shown. */
+bool metrics_shown(const struct shell_report *report, uint32_t group);
 
 const char *link_state_name(enum link_state state);
 const char *mode_name(uint32_t mode);          /* "on" */

@@ -16,6 +16,7 @@
  *                        lacking_before, lacking_after, mode} of the newest planned step, or null,
  *              measured  {step, ranks, slowest (rank), compute_ms_max, compute_ms_mean, imbalance}: what ranks of this
  *                        node reported of the newest step that all of them reported, or null,
+ *              audit     of the group's option, or null; see status_audit.c,
  *              error     of an abort, or null,
  *              processes [{rank, replica, pid, uid, state, mode, decided, submitted, delivered, waiting_for, cause (in
  *                        words: "loader of rank 5" where its plan waits for that), compute_ms, pipeline_ms, exposed_ms,
@@ -204,6 +205,7 @@ static json_t *group_json(const struct shell_report *r, uint32_t i)
     json_object_set_new(o, "waiting", waiting_json(&waiting));
     json_object_set_new(o, "predicted", predicted_json(g));
     json_object_set_new(o, "measured", measured_json(r, g));
+    status_audit(r, g, o);
     if (g->error[0])
         set_text(o, "error", g->error);
     else

@@ -46,7 +46,7 @@ static void group_labels(FILE *out, const char *name, const struct group_report 
 
 /* The reports hold at most one group of a key that is not over; an older one of the same key would double its
  * series. */
-static bool is_shown(const struct shell_report *r, uint32_t i)
+bool metrics_shown(const struct shell_report *r, uint32_t i)
 {
     for (uint32_t j = i + 1; j < r->n_groups; j++)
         if (r->groups[j].uid == r->groups[i].uid && strcmp(r->groups[j].job, r->groups[i].job) == 0 &&
@@ -101,7 +101,7 @@ static void write_groups(FILE *out, const struct shell_report *r)
         fprintf(out, "# HELP poise_group_%s %s\n# TYPE poise_group_%s %s\n", series->name, series->help, series->name,
                 series->type);
         for (uint32_t i = 0; i < r->n_groups; i++) {
-            if (!is_shown(r, i))
+            if (!metrics_shown(r, i))
                 continue;
             group_labels(out, series->name, &r->groups[i]);
             fprintf(out, "%.17g\n", series->value(&r->groups[i]));
@@ -137,7 +137,7 @@ static void write_measured(FILE *out, const struct shell_report *r)
           "# TYPE poise_group_imbalance_measured gauge\n", out);
     for (uint32_t i = 0; i < r->n_groups; i++) {
         struct report_measured m = report_measured(r, &r->groups[i]);
-        if (!is_shown(r, i) || m.n_ranks == 0)
+        if (!metrics_shown(r, i) || m.n_ranks == 0)
             continue;
         group_labels(out, "imbalance_measured", &r->groups[i]);
         fprintf(out, "%.17g\n", (double)m.max_ns * m.n_ranks / m.sum_ns);
@@ -153,7 +153,7 @@ static void write_lengths(FILE *out, const struct shell_report *r, const char *n
         const struct group_report *g = &r->groups[i];
         char whole[64];
         snprintf(whole, sizeof whole, "group_%s", name);
-        for (uint32_t phase = 0; is_shown(r, i) && phase < POISE_MAX_PHASES; phase++) {
+        for (uint32_t phase = 0; metrics_shown(r, i) && phase < POISE_MAX_PHASES; phase++) {
             if (!t->length_micro_batch_before[phase] && !t->length_micro_batch_after[phase])
                 continue;
             metrics_labels(out, whole, g->job, g->group, g->uid);
@@ -188,6 +188,7 @@ char *status_metrics(const struct shell_report *r)
     write_measured(out, r);
     write_lengths(out, r, "length_micro_batch_before", "as it arrived", false);
     write_lengths(out, r, "length_micro_batch_after", "as planned", true);
+    metrics_audit(out, r);
     metrics_ranks(out, r);
     bool failed = ferror(out);
     if (fclose(out) != 0 || failed) {

@@ -481,7 +481,8 @@ static void make_options(struct sim *sim)
                               .tolerance_ppm = 10000,
                               .micro_batch_size = 2,
                               .stages = 1,
-                              .end = sim->config.end};
+                              .end = sim->config.end,
+                              .audit = sim->config.audit};
     struct poise_err err;
 
     strcpy(options.phases[0].name, "llm");

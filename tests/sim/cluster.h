@@ -37,6 +37,7 @@ struct sim_config {
     bool spread;          /* replicas of a rank are on different nodes */
     uint32_t differ_rank; /* has another micro_batch_size: 1 + rank; 0: none */
     uint32_t missing_rank; /* never comes: 1 + rank */
+    uint64_t audit;        /* the option */
     /* Rules broken on purpose: the simulation must notice. */
     bool forget_early;     /* a rank forgets one step too early */
     bool answer_undecided; /* NEED is answered only for steps that are undecided at that rank */

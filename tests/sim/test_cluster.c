@@ -60,6 +60,41 @@ Test(cluster, a_run_may_resume_at_a_late_step)
     sim_stop(&sim);
 }
 
+/* Which block a step is in follows from its number: whoever decides it, restarted or not, and wherever a run begins. */
+Test(cluster, an_audit_takes_blocks_by_turns)
+{
+    struct sim_config config = plain();
+    struct sim sim;
+    uint64_t n_balanced = 0;
+
+    config.audit = 3;
+    config.first_step = 1000000; /* in the second of its block's three */
+    config.n_steps = 30;
+    config.loss_ppm = 10000;
+    config.seed = seed_of("audit");
+    sim_start(&sim, &config);
+    for (uint64_t killed = 0; killed < 3; killed++) {
+        cr_assert(sim_run_to_step(&sim, 4 + 8 * killed, 600000), "%s", sim.failure);
+        sim_kill_coordinator(&sim, 0);
+        sim_start_coordinator(&sim, 0);
+    }
+    cr_assert(sim_run(&sim, 600000, sim_finished), "%s", sim.failure);
+    cr_assert_eq(sim.n_checked, config.n_steps, "%s", sim.failure);
+    for (uint32_t i = 0; i < config.n_steps; i++) {
+        const struct sim_step *seen = &sim.steps[i];
+        bool balanced = seen->step / 3 % 2 == 0;
+
+        cr_assert(seen->used && seen->kind == WIRE_OUTCOME_PLAN);
+        cr_assert_eq(seen->totals.mode, balanced ? POISE_MODE_ON : POISE_MODE_SHADOW, "step %lu", (unsigned long)seen->step);
+        for (uint32_t rank = 0; rank < config.n_ranks && !balanced; rank++)
+            for (uint32_t k = 0; k < seen->slices[rank]->outcome.slices[0].n_in; k++)
+                cr_assert_eq(seen->slices[rank]->outcome.slices[0].in_rank[k], rank, "step %lu", (unsigned long)seen->step);
+        n_balanced += balanced && seen->totals.samples_moved > 0;
+    }
+    cr_assert_gt(n_balanced, 5);
+    sim_stop(&sim);
+}
+
 Test(cluster, equal_seeds_give_equal_runs)
 {
     struct sim_config config = plain();
