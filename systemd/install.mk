@@ -2,11 +2,18 @@
 # Installing. poisectl finds the demo's trainer and data from its own place (../libexec/poise, ../share/poise), so an
 # installed tree may be moved as a whole; only LIBDIR may lie elsewhere (Debian: /usr/lib/x86_64-linux-gnu). A row is
 # MODE|SOURCE|DESTINATION, and uninstall reads the same rows.
+#
+# The Python package goes to PYTHONDIR, by default where Debian's python3 looks below PREFIX. `pip install ./client/python`
+# is for any other interpreter.
 
 manpages := $(wildcard docs/man/*.[1-8])
 # `man poise_open` shows poise.3: one link a public function.
 functions := $(sort $(shell sed -n 's/^[a-z].*[ *]\(poise_[a-z_]*\)(.*)*/\1/p' include/poise.h))
 share := $(PREFIX)/share
+python3 = $(shell python3 -c 'import sys; print("python%d.%d" % sys.version_info[:2])' 2>/dev/null || echo python3)
+PYTHONDIR ?= $(PREFIX)/lib/$(if $(filter /usr,$(PREFIX)),python3,$(python3))/dist-packages
+pythondir = $(eval pythondir := $(PYTHONDIR))$(pythondir)# asks python3 once, and only to install
+package := client/python/poise
 INSTALLED = \
 	755|$(BUILD)/poised|$(PREFIX)/bin/poised \
 	755|$(BUILD)/poisectl|$(PREFIX)/bin/poisectl \
@@ -17,6 +24,7 @@ INSTALLED = \
 	644|include/poise.h|$(PREFIX)/include/poise.h \
 	644|tests/data/image_text.csv|$(share)/poise/image_text.csv \
 	644|client/ctl/completion/poisectl.bash|$(share)/bash-completion/completions/poisectl \
+	$(foreach f,$(wildcard $(package)/*.py) $(package)/py.typed,644|$(f)|$(pythondir)/poise/$(notdir $(f))) \
 	644|systemd/poised.conf|$(share)/doc/poise/poised.conf \
 	644|$(BUILD)/poised.service|$(PREFIX)/lib/systemd/system/poised.service \
 	644|systemd/poise.sysusers.conf|$(PREFIX)/lib/sysusers.d/poise.conf \
@@ -60,7 +68,8 @@ install: all
 uninstall:
 	rm -f $(foreach row,$(INSTALLED),$(DESTDIR)$(call column,3,$(row)))
 	rm -f $(foreach row,$(LINKED),$(DESTDIR)$(call column,2,$(row)))
-	-rmdir $(addprefix $(DESTDIR)$(PREFIX)/,libexec/poise share/poise share/doc/poise) 2>/dev/null
+	rm -rf $(DESTDIR)$(pythondir)/poise/__pycache__
+	-rmdir $(addprefix $(DESTDIR)$(PREFIX)/,libexec/poise share/poise share/doc/poise) $(DESTDIR)$(pythondir)/poise 2>/dev/null
 	@[ -n '$(DESTDIR)' ] || [ ! -w /etc/ld.so.cache ] || ldconfig
 
 # A C and a C++ program built against a staged install, the demo from there, uninstalling.

@@ -37,7 +37,8 @@ test: setup
 	@$(MAKE) $(JOBS) --no-print-directory test-built
 
 test-built: all check-pure $(call test_bins,unit) $(call test_bins,sim) $(call test_bins,system)
-	@BUILD=$(BUILD) tests/run $(call test_bins,unit) $(call test_bins,sim) $(call test_bins,system) $(TEST_SCRIPTS)
+	@BUILD=$(BUILD) tests/run $(call test_bins,unit) $(call test_bins,sim) $(call test_bins,system) $(TEST_SCRIPTS) \
+		$(TEST_PYTHON)
 
 test-unit: $$(call test_bins,unit)
 	@BUILD=$(BUILD) tests/run $^
@@ -57,3 +58,4 @@ include tests/bench/bench.mk
 include tests/thread/thread.mk
 include tests/systemd/systemd.mk
 include tests/chaos/chaos.mk
+include tests/python/python.mk
