@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define RANKS_SHOWN 16 /* lines of processes a group: more is for --json */
+#define NODES_SHOWN 16
 
 static int64_t number(const json_t *object, const char *key)
 {
@@ -181,6 +182,8 @@ static void print_group(const json_t *group)
     printf("  %s\n", text(group, "verdict"));
     if (json_is_string(json_object_get(group, "error")))
         printf("  error      %s\n", text(group, "error"));
+    if (json_is_string(json_object_get(group, "payload")))
+        printf("  payload between nodes: %s\n", text(group, "payload"));
     printf("  %" PRId64 " ranks x %" PRId64 " replicas on %" PRId64 " nodes, %" PRId64 " joined; step %" PRId64
            " is open, %" PRId64 " planned, %" PRId64 " errors\n",
            number(group, "ranks"), number(group, "replicas"), number(group, "nodes"), number(group, "joined"),
@@ -192,6 +195,62 @@ static void print_group(const json_t *group)
     print_processes(json_object_get(group, "processes"));
 }
 
+/* A daemon that tells nothing of encryption says nothing here. */
+static const char *secure(const json_t *object)
+{
+    const json_t *value = json_object_get(object, "secure");
+
+    return !json_is_boolean(value) ? "" : json_is_true(value) ? ", secure" : ", NOT encrypted";
+}
+
+static void print_link(const json_t *link)
+{
+    const json_t *age = json_object_get(link, "beacon_ms");
+
+    printf("  coordinator %s: %s for %.1f s%s, ", text(link, "endpoint"), text(link, "state"),
+           real(link, "state_ms") * 1e-3, secure(link));
+    if (json_is_number(age))
+        printf("newest beacon %.1f s ago", json_number_value(age) * 1e-3);
+    else
+        printf("no beacon yet");
+    printf(", %" PRId64 " messages sent, %" PRId64 " received", number(link, "sent"), number(link, "received"));
+    if (number(link, "dropped") > 0)
+        printf(", %" PRId64 " dropped", number(link, "dropped"));
+    if (number(link, "bad") > 0)
+        printf(", %" PRId64 " BAD", number(link, "bad"));
+    printf("\n");
+}
+
+/* Of the coordinator in this daemon, where it serves other nodes. */
+static void print_listener(const json_t *coordinator)
+{
+    const json_t *endpoints = json_object_get(coordinator, "listen"), *endpoint, *node;
+    size_t i;
+
+    if (json_array_size(endpoints) == 0)
+        return;
+    printf("  listens at ");
+    json_array_foreach(endpoints, i, endpoint) printf("%s%s", i ? ", " : "", json_string_value(endpoint));
+    printf("%s\n", secure(coordinator));
+    json_array_foreach(json_object_get(coordinator, "nodes"), i, node)
+    {
+        if (i < NODES_SHOWN)
+            printf("  node       %s: heard %.1f s ago%s\n", text(node, "node"), real(node, "heard_ms") * 1e-3,
+                   secure(node));
+    }
+    if (i > NODES_SHOWN)
+        printf("  ... and %zu more nodes: --json shows all\n", i - NODES_SHOWN);
+}
+
+static void print_links(const json_t *report)
+{
+    const json_t *link;
+    size_t i;
+
+    json_array_foreach(json_object_get(report, "links"), i, link) print_link(link);
+    print_listener(json_object_get(report, "coordinator"));
+}
+
 static void print_report(const json_t *report)
 {
     const json_t *groups = json_object_get(report, "groups"), *group;
@@ -201,6 +260,7 @@ static void print_report(const json_t *report)
            text(report, "version"), number(report, "pid"), text(report, "node"), real(report, "uptime_ms") * 1e-3,
            number(report, "processes"), number(report, "max_processes"), text(report, "mode"),
            text(report, "socket_dir"));
+    print_links(report);
     if (json_array_size(groups) == 0)
         printf("no group has come yet\n");
     json_array_foreach(groups, i, group) print_group(group);

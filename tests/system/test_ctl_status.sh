@@ -81,4 +81,22 @@ until_true "$show"' && jq -e ".groups[0].predicted.mode == \"off\"" "$work/json"
 until_true "$show"' && jq -e ".groups[0].predicted.mode == \"shadow\"" "$work/json" >/dev/null'
 "$ctl" mode all on --socket-dir "$dir" >/dev/null || fail "mode of all"
 until_true "$show"' && jq -e ".groups[0].predicted.mode == \"on\"" "$work/json" >/dev/null'
+# Links: a node that has its coordinator elsewhere, and that one.
+mkdir "$work/far"
+"$BUILD/poised" --socket-dir "$work/far" --listen "ipc://$work/far/coordinator" 2>"$work/far.log" &
+far=$!
+pids+=($far)
+until_true '"$ctl" status --socket-dir "$work/far" >"$work/out" 2>"$work/err"'
+grep -q "listens at ipc://$work/far/coordinator" "$work/out" || fail "no endpoint: $(cat "$work/out")"
+for rank in 0 1; do
+    POISE_COORDINATORS="ipc://$work/far/coordinator" "$BUILD/trainer" --rank $rank --ranks 2 --steps 10000000 \
+        --per-rank 4 --job linked --socket-dir "$dir" 2>>"$work/linked" &
+    pids+=($!)
+done
+link="coordinator ipc://$work/far/coordinator: "
+until_true '"$ctl" status --socket-dir "$dir" >"$work/out" &&
+    grep -qE "$link""up for [0-9.]+ s, .*newest beacon [0-9.]+ s ago, [0-9]+ messages sent, [1-9]" "$work/out"'
+until_true '"$ctl" status --socket-dir "$work/far" >"$work/out" && grep -qE "node +[^ ]+: heard [0-9.]+ s ago" "$work/out"'
+kill -9 "$far"
+until_true '"$ctl" status --socket-dir "$dir" >"$work/out" && grep -qE "$link(down|connecting) for" "$work/out"'
 [ ! -s "$work/trainers" ] || fail "trainers say: $(cat "$work/trainers")"
