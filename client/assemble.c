@@ -332,6 +332,7 @@ struct pad { /* one sample of a padded field */
     uint64_t element;
     uint64_t bits;
     bool uniform;            /* all bytes of the pad value are alike */
+    bool only;               /* padding alone: the data comes by another way */
     uint32_t solid;          /* axes from `solid` on are contiguous in the field */
     uint64_t width[POISE_MAX_DIMS], n[POISE_MAX_DIMS]; /* of the field, of the sample; n[0] is 0 for an absent one */
     int64_t stride[POISE_MAX_DIMS];  /* in the field */
@@ -392,7 +393,8 @@ static void copy_axes(const struct pad *pad, unsigned char *to, const unsigned c
     unsigned char *at;
 
     if (axis == pad->flat) {
-        copy_bytes(to, from, pad->run);
+        if (!pad->only)
+            copy_bytes(to, from, pad->run);
         return;
     }
     n = pad->n[axis];
@@ -400,12 +402,12 @@ static void copy_axes(const struct pad *pad, unsigned char *to, const unsigned c
     at = to + (pad->left ? gap * (uint64_t)pad->stride[axis] : 0);
     pad_range(pad, pad->left ? to : to + n * (uint64_t)pad->stride[axis], gap, axis);
     if (axis + 1 == pad->flat && (uint64_t)pad->stride[axis] == pad->run) { /* rows follow each other on both sides */
-        if (n > 0)
+        if (n > 0 && !pad->only)
             copy_bytes(at, from, n * pad->run);
         return;
     }
     for (uint64_t i = 0; i < n; i++)
-        copy_axes(pad, at + i * (uint64_t)pad->stride[axis], from + i * pad->source[axis], axis + 1);
+        copy_axes(pad, at + i * (uint64_t)pad->stride[axis], pad->only ? NULL : from + i * pad->source[axis], axis + 1);
 }
 
 static bool is_uniform(uint64_t bits, uint64_t element)
@@ -419,10 +421,10 @@ static bool is_uniform(uint64_t bits, uint64_t element)
 }
 
 static void fill_padded(const struct wire_field *field, const struct value *value, const struct poise_tensor *whole,
-                        uint32_t row)
+                        uint32_t row, bool only_padding)
 {
     struct pad pad = { .n_dims = field->n_dims, .left = field->pad_side == POISE_PAD_LEFT, .bits = field->pad_bits,
-                       .element = poise_dtype_bytes(field->dtype) };
+                       .element = poise_dtype_bytes(field->dtype), .only = only_padding };
     uint64_t solid_bytes = pad.element, source = pad.element;
     unsigned char *to = (unsigned char *)whole->data + row * whole->stride[field->axis];
 
@@ -466,17 +468,18 @@ static void fill_concat(const struct wire_field *field, const struct value *valu
         copy_bytes(to + i * line, from + i * run, run);
 }
 
-static void fill_opaque(const struct value *value, const struct poise_tensor *own)
+static void fill_opaque(const struct value *value, const struct poise_tensor *own, bool only_padding)
 {
     uint64_t over = own->bytes % ASSEMBLE_OPAQUE_ALIGN;
 
-    copy_bytes(own->data, value->data, own->bytes);
+    if (!only_padding)
+        copy_bytes(own->data, value->data, own->bytes);
     if (over > 0)
         memset((unsigned char *)own->data + own->bytes, 0, ASSEMBLE_OPAQUE_ALIGN - over);
 }
 
-void assemble_fill(const struct assemble_input *in, const struct poise_tensor *fields,
-                   const struct poise_tensor *values, uint32_t first, uint32_t n)
+static void fill(const struct assemble_input *in, const struct poise_tensor *fields, const struct poise_tensor *values,
+                 uint32_t first, uint32_t n, bool only_padding)
 {
     for (uint32_t s = first; s < first + n && s < in->n_samples; s++)
         for (uint32_t f = 0; f < in->table->n_fields; f++) {
@@ -487,12 +490,24 @@ void assemble_fill(const struct assemble_input *in, const struct poise_tensor *f
             if (fields[f].bytes == 0)
                 continue;
             if (field->assembly == POISE_PADDED)
-                fill_padded(field, value, &fields[f], s);
+                fill_padded(field, value, &fields[f], s, only_padding);
             else if (own->bytes == 0)
                 continue;
-            else if (field->assembly == POISE_CONCAT)
+            else if (field->assembly == POISE_OPAQUE)
+                fill_opaque(value, own, only_padding);
+            else if (!only_padding)
                 fill_concat(field, value, &fields[f], own);
-            else
-                fill_opaque(value, own);
         }
+}
+
+void assemble_fill(const struct assemble_input *in, const struct poise_tensor *fields,
+                   const struct poise_tensor *values, uint32_t first, uint32_t n)
+{
+    fill(in, fields, values, first, n, false);
+}
+
+void assemble_pad(const struct assemble_input *in, const struct poise_tensor *fields,
+                  const struct poise_tensor *values, uint32_t first, uint32_t n)
+{
+    fill(in, fields, values, first, n, true);
 }

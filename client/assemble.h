@@ -47,4 +47,8 @@ void assemble_place(const struct assemble_input *in, void *slot, struct poise_te
 void assemble_fill(const struct assemble_input *in, const struct poise_tensor *fields,
                    const struct poise_tensor *values, uint32_t first, uint32_t n);
 
+/* The same for samples whose data comes by itself: writes their padding and nothing else. */
+void assemble_pad(const struct assemble_input *in, const struct poise_tensor *fields,
+                  const struct poise_tensor *values, uint32_t first, uint32_t n);
+
 #endif

@@ -21,6 +21,7 @@
 #define WARN_MS    60000 /* alive and slow is worth a notice */
 #define RECORD_MS  200   /* between two looks at what the record lacks */
 #define RECORD_CLOSE_MS 1000 /* so long a closing handle waits for the record's last steps, which come at once */
+#define DONE_CLOSE_MS 2000 /* so long a closing handle tries to tell senders on other nodes that it is done with their steps */
 #define FLUSH_MS   200   /* for LEAVE to leave this process; poised waits a moment for it when the connection ends */
 
 void engine_fail(struct poise *p, const struct poise_err *why)
@@ -86,7 +87,9 @@ static bool is_served(struct poise *p)
     undecided = !p->group_ended && ledger_next_decide(p->ledger) != ledger_next_submit(p->ledger) &&
                 handle_dead(p, ledger_next_decide(p->ledger), NULL) == 0;
     pthread_mutex_unlock(&p->lock);
-    return !undecided && retire_idle(p);
+    if (undecided || !retire_idle(p))
+        return false;
+    return !p->tcp || transport_tcp_is_idle(p->tcp) || handle_now_ms() >= p->closing_ms + DONE_CLOSE_MS;
 }
 
 /* ----------------------------------------------------------------------------------------------------------- clocks */
@@ -181,6 +184,8 @@ static const char *long_wait(const struct poise *p, uint64_t *ret_step, char tex
                "memory_budget";
     if (p->shuffle_wait == SHUFFLE_WAITS_SEGMENT)
         return "its sender has not offered its memory yet";
+    if (p->shuffle_wait == SHUFFLE_WAITS_PEER)
+        return p->shuffle_text;
     return NULL;
 }
 
@@ -224,6 +229,7 @@ static void look_at_clock(struct poise *p, uint64_t now_ms)
 static int sleep_ms(struct poise *p, uint64_t now_ms)
 {
     uint64_t until = now_ms + (p->closing ? CLOSING_MS : REPORT_MS), link_ms = link_next_ms(p->link);
+    uint64_t tcp_ms = p->tcp ? transport_tcp_next_ms(p->tcp, now_ms) : UINT64_MAX;
 
     pthread_mutex_lock(&p->lock);
     if (p->n_waiting && is_undecided(p))
@@ -232,6 +238,8 @@ static int sleep_ms(struct poise *p, uint64_t now_ms)
 
     if (link_ms < until)
         until = link_ms;
+    if (tcp_ms < until)
+        until = tcp_ms;
     if (p->recorder && recorder_waits(p->recorder, now_ms, UINT64_MAX) && now_ms + RECORD_MS < until)
         until = now_ms + RECORD_MS;
     if (p->offer_ms && p->offer_ms < until)
@@ -286,6 +294,8 @@ static void run_link(struct poise *p, uint64_t now_ms)
 
 static void answer_close(struct poise *p)
 {
+    if (p->closing && p->closing_ms == 0)
+        p->closing_ms = handle_now_ms();
     if (!p->closing || !is_served(p))
         return;
     pthread_mutex_lock(&p->lock);
@@ -316,6 +326,8 @@ static bool turn(struct poise *p)
     if (p->recorder)
         session_record(p, now_ms);
     answer_close(p);
+    if (p->tcp)
+        more |= transport_tcp_turn(p->tcp);
     return link_drain(p->link) > 0 || more;
 }
 
@@ -329,14 +341,17 @@ static void drain_doorbell(int fd)
 
 static void rest(struct poise *p, int timeout_ms)
 {
-    struct pollfd fds[LINK_N_FDS + 2];
+    struct pollfd fds[LINK_N_FDS + 2 + TRANSPORT_TCP_MAX_FDS];
+    nfds_t n = LINK_N_FDS + 2;
 
     link_poll(p->link, fds);
     if (p->leave_sent && !link_is_up(p->link))
         fds[0].fd = fds[1].fd = -1;
     fds[LINK_N_FDS] = (struct pollfd){.fd = wake_fd(p->wake), .events = POLLIN};
     fds[LINK_N_FDS + 1] = (struct pollfd){.fd = p->doorbell_fd, .events = POLLIN};
-    if (poll(fds, LINK_N_FDS + 2, timeout_ms) <= 0)
+    if (p->tcp) /* what it has to tell is looked at in the next turn, all of it */
+        n += transport_tcp_poll(p->tcp, fds + n);
+    if (poll(fds, n, timeout_ms) <= 0)
         return;
     if (fds[LINK_N_FDS].revents)
         wake_drain(p->wake);

@@ -220,7 +220,7 @@ static void free_steps(struct poise *p)
 {
     for (uint32_t i = 0; i < HANDLE_STEPS; i++) {
         merged_unref(p->merged_of[i]);
-        free(p->sent[i].left);
+        retire_free(&p->sent[i]);
         free(p->steps[i].own);
     }
 }
@@ -239,9 +239,10 @@ void handle_free(struct poise *p)
 {
     if (!p)
         return;
+    shuffle_free(p->shuffle);
+    transport_tcp_free(p->tcp); /* what it still sends lies in the arena */
     free_steps(p);
     free_outbox(p);
-    shuffle_free(p->shuffle);
     merged_unref(p->merged);
     receive_close(p->receive);
     if (p->peers)
@@ -258,6 +259,7 @@ void handle_free(struct poise *p)
     recorder_close(p->recorder, p->settings.close_timeout_ms);
     ledger_free(p->ledger);
     free(p->iterators);
+    free(p->remote_done);
     free(p->table.fields);
     settings_free(&p->settings);
     pthread_cond_destroy(&p->cond);

@@ -24,6 +24,8 @@
 #include "client/receive.h"
 #include "client/recorder.h"
 #include "client/settings.h"
+#include "client/transport_memory.h"
+#include "client/transport_tcp.h"
 
 #define HANDLE_STEPS                                                                                                   \
     CONTROL_STEPS /* rings by step: a rank is at most W ahead of itself, and of the slowest rank 2 W                   \
@@ -62,6 +64,12 @@ struct sent { /* engine: a step of this rank whose receivers still read */
     uint32_t n_left; /* receivers that are not done; 0: to be recycled when `produce` is free */
     uint32_t *left;  /* their ranks */
     bool active;
+    /* For ranks on other nodes, which ask for what the plan gives them: */
+    struct wire_id plan_id;
+    struct merged *merged; /* the step's field table; one reference */
+    uint32_t n_out, *out_rank; /* [n_out] */
+    struct directory dir;  /* of the own arena */
+    bool dir_open;
 };
 
 struct iterator {
@@ -77,7 +85,7 @@ struct outgoing { /* an encoded message on its way from a trainer's thread to th
 
 struct shuffle;
 
-enum shuffle_wait { SHUFFLE_WAITS_NOT, SHUFFLE_WAITS_SEGMENT, SHUFFLE_WAITS_ROOM };
+enum shuffle_wait { SHUFFLE_WAITS_NOT, SHUFFLE_WAITS_SEGMENT, SHUFFLE_WAITS_ROOM, SHUFFLE_WAITS_PEER };
 
 struct own_segment { /* engine: of the own arena, as far as it was offered */
     const void *base;
@@ -130,6 +138,7 @@ struct poise {
     struct poise_stats stats;
     enum shuffle_wait shuffle_wait;
     uint32_t shuffle_rank; /* SHUFFLE_WAITS_SEGMENT: whose */
+    char shuffle_text[TRANSPORT_WAIT_TEXT]; /* SHUFFLE_WAITS_PEER: what for */
     uint32_t n_missing;    /* same-node ranks that have not submitted */
     uint32_t missing_rank; /* the lowest of them */
     uint64_t missing_step; /* of this step */
@@ -157,6 +166,10 @@ struct poise {
     struct merged *merged_of[HANDLE_STEPS]; /* and as it was when a step was decided */
     struct sent sent[HANDLE_STEPS];
     struct shuffle *shuffle;
+    struct transport_memory memory; /* to ranks on this node */
+    struct transport_tcp *tcp;      /* to others; NULL: the group cannot span nodes */
+    uint64_t *remote_done;          /* [n_ranks] steps below are done at that rank of another node; NULL with tcp */
+    uint64_t closing_ms;            /* since when the handle closes; 0: it does not */
     struct recorder *recorder; /* NULL: this process writes no record */
     uint32_t twin, twin_steps;  /* a rank that submitted the same as this one in so many steps on end */
     struct arena_change change; /* that could not be sent yet */
@@ -298,11 +311,17 @@ int retire_begin(struct poise *p, const struct wire_outcome *outcome, struct poi
 /* Recycles what all receivers have. */
 void retire_check(struct poise *p);
 
+/* That rank, on another node, has all it takes of this step and those before it. */
+void retire_done(struct poise *p, uint64_t step, uint32_t rank);
+
 /* That rank is no receiver any more. */
 void retire_forget(struct poise *p, uint32_t rank);
 
 /* Recycles this step whoever still reads it. */
 void retire_drop(struct poise *p, uint64_t step);
+
+/* Frees what is kept of it. */
+void retire_free(struct sent *sent);
 
 /* Whether no decided step waits for receivers, or to be recycled. */
 bool retire_idle(const struct poise *p);

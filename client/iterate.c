@@ -78,6 +78,8 @@ static int explain(struct poise *p, uint64_t step, uint64_t waited_ms, struct po
         return err_set(err, -ETIMEDOUT,
                        "waited %llu ms for step %llu: the memory that rank %u sent it from was not offered yet", ms, s,
                        p->shuffle_rank);
+    if (p->shuffle_at == step && p->shuffle_wait == SHUFFLE_WAITS_PEER)
+        return err_set(err, -ETIMEDOUT, "waited %llu ms for step %llu: it waits for %s", ms, s, p->shuffle_text);
     return err_set(err, -ETIMEDOUT, "waited %llu ms for step %llu: its samples are being collected", ms, s);
 }
 

@@ -31,6 +31,8 @@ static void child(struct poise *p)
         arena_child(p->arena);
     if (p->control.page)
         control_child(&p->control);
+    if (p->tcp)
+        transport_tcp_child(p->tcp);
     wake_child(p->wake);
     if (p->doorbell_fd >= 0)
         close(p->doorbell_fd);
@@ -55,7 +57,8 @@ static int check_join(const struct settings *settings, struct poise_err *err)
  * now. */
 static int check_descriptors(const struct settings *settings, struct poise_err *err)
 {
-    uint32_t n_ranks = settings->join.n_ranks, need = N_FDS + (n_ranks < MAX_LOCAL_RANKS ? n_ranks : MAX_LOCAL_RANKS),
+    uint32_t n_ranks = settings->join.n_ranks, need = N_FDS + (n_ranks < MAX_LOCAL_RANKS ? n_ranks : MAX_LOCAL_RANKS) +
+                                                      transport_tcp_n_fds(settings),
              n_open = 0;
     struct rlimit limit;
     DIR *dir = opendir("/proc/self/fd");
@@ -81,6 +84,10 @@ static int make_shared(struct poise *p, struct poise_err *err)
 
     if (p->settings.plan_only)
         return 0;
+    transport_memory_init(&p->memory, p);
+    rc = transport_tcp_wanted(&p->settings) ? transport_tcp_new(p, &p->tcp, err) : 0;
+    if (rc < 0)
+        return rc;
     rc = control_new(join->rank, join->n_ranks, &p->control, err);
     if (rc == 0)
         rc = peers_new(join->n_ranks, join->rank, NULL, &p->control, &p->peers, err);

@@ -5,7 +5,10 @@
  * Receivers ring; as a ring may be lost (their doorbell's offer came later), the engine looks once a second too.
  *
  * The arena belongs to whoever holds `produce`. The engine only tries that lock: a submission that copies for long
- * delays recycling, never the engine.
+ * delays recycling, never the engine. What ZeroMQ still sends out of a step's memory delays it too.
+ *
+ * Ranks on other nodes say that they are done in a message, and ask for samples by index, so what the plan gave to whom
+ * is kept with the step.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -34,20 +37,42 @@ static uint32_t unique(uint32_t *ranks, uint32_t n)
     return kept;
 }
 
+void retire_free(struct sent *sent)
+{
+    if (sent->dir_open)
+        directory_close(&sent->dir);
+    merged_unref(sent->merged);
+    free(sent->left);
+    free(sent->out_rank);
+    *sent = (struct sent){0};
+}
+
 int retire_begin(struct poise *p, const struct wire_outcome *outcome, struct poise_err *err)
 {
     const struct wire_slice *slice = &outcome->slices[0];
     struct sent *sent = &p->sent[outcome->step % HANDLE_STEPS];
-    uint32_t *left;
+    uint32_t *left, *out_rank;
 
     if (p->settings.plan_only)
         return 0;
     left = calloc(slice->n_out + 1, sizeof *left);
-    if (!left)
+    out_rank = p->remote_done ? calloc(slice->n_out + 1, sizeof *out_rank) : NULL;
+    if (!left || (p->remote_done && !out_rank)) {
+        free(left);
         return err_set(err, -ENOMEM, "no memory for the receivers of step %llu", (unsigned long long)outcome->step);
+    }
     if (slice->n_out)
         memcpy(left, slice->out_rank, slice->n_out * sizeof *left);
-    *sent = (struct sent){.step = outcome->step, .active = true, .left = left, .n_left = unique(left, slice->n_out)};
+    if (slice->n_out && out_rank)
+        memcpy(out_rank, slice->out_rank, slice->n_out * sizeof *out_rank);
+    *sent = (struct sent){.step = outcome->step,
+                          .active = true,
+                          .left = left,
+                          .n_left = unique(left, slice->n_out),
+                          .plan_id = outcome->plan_id,
+                          .merged = p->merged ? merged_ref(p->merged) : NULL,
+                          .n_out = slice->n_out,
+                          .out_rank = out_rank};
     return 0;
 }
 
@@ -59,6 +84,11 @@ static void look(struct poise *p, struct sent *sent)
     for (uint32_t i = 0; i < sent->n_left; i++) {
         struct control_view view = control_own(&p->control);
         uint32_t rank = sent->left[i];
+        if (p->remote_done && transport_tcp_has(p->tcp, rank)) {
+            if (p->remote_done[rank] <= sent->step)
+                sent->left[kept++] = rank;
+            continue;
+        }
         if (rank != own && !peers_control(p->peers, rank, &view))
             sent->left[kept++] = rank; /* not offered yet, so it cannot have read anything */
         else if (!control_is_done(view, sent->step, own))
@@ -67,17 +97,18 @@ static void look(struct poise *p, struct sent *sent)
     sent->n_left = kept;
 }
 
-/* False: `produce` is taken; whoever has it rings when it is free. */
+/* False: `produce` is taken; whoever has it rings when it is free. Or ZeroMQ still reads: it rings too. */
 static bool recycle(struct poise *p, struct sent *sent)
 {
+    if (p->tcp && transport_tcp_flies(p->tcp, sent->step))
+        return false;
     atomic_store(&p->wants_produce, 1);
     if (pthread_mutex_trylock(&p->produce) != 0)
         return false;
     atomic_store(&p->wants_produce, 0);
     arena_done(p->arena, sent->step);
     pthread_mutex_unlock(&p->produce);
-    free(sent->left);
-    *sent = (struct sent){0};
+    retire_free(sent);
     return true;
 }
 
@@ -103,6 +134,19 @@ void retire_check(struct poise *p)
     if (recycled)
         handle_changed(p);
     pthread_mutex_unlock(&p->lock);
+}
+
+void retire_done(struct poise *p, uint64_t step, uint32_t rank)
+{
+    uint64_t next;
+
+    pthread_mutex_lock(&p->lock);
+    next = ledger_next_decide(p->ledger);
+    pthread_mutex_unlock(&p->lock);
+    if (step >= next && step - next >= WIRE_WINDOW)
+        return; /* no step that anybody can be done with */
+    if (step + 1 > p->remote_done[rank])
+        p->remote_done[rank] = step + 1;
 }
 
 void retire_forget(struct poise *p, uint32_t rank)

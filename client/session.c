@@ -301,6 +301,8 @@ static void up(void *context, const struct wire_message *welcome)
 
     more_cautious(p, welcome->welcome.mode);
     msg.join.epoch = p->epoch;
+    if (p->tcp)
+        transport_tcp_join(p->tcp, &msg.join);
     send_or_notice(p, &msg);
 }
 
@@ -341,13 +343,14 @@ int session_memory(struct poise *p, uint32_t n_local, struct poise_err *err)
     return rc;
 }
 
-/* Which node this process is on, and that all that it exchanges payload with are there too. */
+/* Which node this process is on, and whether some of those that it exchanges payload with are on others. */
 static int check_roster(const struct poise *p, const struct wire_roster *roster, uint32_t *ret_n_local,
-                        struct poise_err *err)
+                        bool *ret_spans, struct poise_err *err)
 {
     const struct wire_join *join = &p->settings.join;
     const struct wire_member *own = NULL;
     uint32_t n_local = 0;
+    bool spans = false;
 
     if (roster->n_ranks != join->n_ranks || roster->n_replicas != join->n_replicas ||
         roster->first_step != join->first_step)
@@ -364,14 +367,28 @@ static int check_roster(const struct poise *p, const struct wire_roster *roster,
     for (uint32_t i = 0; i < roster->n_members; i++) {
         const struct wire_member *member = &roster->members[i];
         n_local += member->node == own->node;
-        if (!p->settings.plan_only && member->replica == join->replica && member->node != own->node)
-            return err_set(
-                err, -EOPNOTSUPP,
-                "rank %u is on node %s, rank %u on %s: this version of libpoise moves payload inside one node only",
-                member->rank, member->host, join->rank, own->host);
+        spans |= !p->settings.plan_only && member->replica == join->replica && member->node != own->node;
     }
     *ret_n_local = n_local;
+    *ret_spans = spans;
     return 0;
+}
+
+/* Payload between nodes, where the roster says that there is some. */
+static int start_tcp(struct poise *p, const struct wire_roster *roster, struct poise_err *err)
+{
+    int rc;
+
+    if (!p->tcp)
+        return err_set(err, -EOPNOTSUPP,
+                       "the group spans %u nodes, but rank %u named no coordinators, so it serves no payload to other "
+                       "nodes: set coordinators (POISE_COORDINATORS) alike on every rank",
+                       roster->n_nodes, p->settings.join.rank);
+    p->remote_done = calloc(roster->n_ranks, sizeof *p->remote_done);
+    if (!p->remote_done)
+        return err_set(err, -ENOMEM, "no memory for %u peers", roster->n_ranks);
+    rc = transport_tcp_start(p->tcp, roster, err);
+    return rc;
 }
 
 static void refuse_open(struct poise *p, const struct poise_err *why)
@@ -385,10 +402,14 @@ static void begin_epoch(struct poise *p, const struct wire_roster *roster)
 {
     struct poise_err why;
     uint32_t n_local = 0;
-    int rc = check_roster(p, roster, &n_local, &why);
+    bool spans = false;
+    int rc = check_roster(p, roster, &n_local, &spans, &why);
 
     if (rc == 0)
         rc = session_memory(p, n_local, &why);
+    p->stats.epoch_n_local = n_local;
+    if (rc == 0 && spans)
+        rc = start_tcp(p, roster, &why);
     if (rc < 0) {
         refuse_open(p, &why);
         return;
@@ -447,8 +468,11 @@ static void take_abort(struct poise *p, const struct wire_abort *abort)
         handle_abort(p, &abort->error);
     handle_notice(p, p->cursor, abort->left ? POISE_WARNING : POISE_ERROR, "%s", abort->error.text);
     pthread_mutex_unlock(&p->lock);
-    if (abort->left && abort->replica == p->settings.join.replica)
+    if (abort->left && abort->replica == p->settings.join.replica) {
         retire_forget(p, abort->rank);
+        if (p->tcp)
+            transport_tcp_forget(p->tcp, abort->rank);
+    }
 }
 
 static void take_refused(struct poise *p, const struct poise_err *why)

@@ -26,6 +26,8 @@
 #define KNOWN_FLAGS            (POISE_PLAN_ONLY | POISE_DEBUG_SLOTS)
 #define MAX_ITERATORS          64u /* virtual pipeline stages of one rank; real ones have at most 16 */
 #define MAX_TIMEOUT_MS         INT64_C(1000000000000) /* 31 years: for ever, and additions do not overflow */
+#define MAX_PAYLOAD_THREADS     64u
+#define DEFAULT_PAYLOAD_THREADS 2u /* one that serves and one that fetches: both encrypt */
 #define MAX_COORDINATORS_BYTES 1024
 #define ONE_MILLION            1000000u
 
@@ -396,6 +398,26 @@ static int resolve_record(const struct poise_options *opt, struct settings *s, s
     return 0;
 }
 
+/* How payload goes between nodes. The limit and the threads are this node's own affair and need not agree. */
+static int resolve_payload(const struct poise_options *opt, struct settings *s, struct poise_err *err)
+{
+    const char *env = getenv("POISE_PAYLOAD"), *text = opt->payload ? opt->payload : env && *env ? env : "curve";
+    int rc = at_most(opt->payload_threads, MAX_PAYLOAD_THREADS, "payload_threads", err);
+
+    s->max_bytes_per_s = opt->max_bytes_per_s;
+    s->payload_threads = opt->payload_threads ? opt->payload_threads : DEFAULT_PAYLOAD_THREADS;
+    if (rc < 0)
+        return rc;
+    if (strcmp(text, "curve") == 0)
+        s->options.payload = OPTIONS_PAYLOAD_CURVE;
+    else if (strcmp(text, "plain") == 0)
+        s->options.payload = OPTIONS_PAYLOAD_PLAIN;
+    else
+        return err_set(err, -EINVAL, "%s is \"%.40s\": it must be \"curve\" (encrypted between nodes) or \"plain\"",
+                       opt->payload ? "payload" : "environment variable POISE_PAYLOAD", text);
+    return 0;
+}
+
 static int resolve_audit(const struct poise_options *opt, struct settings *s, struct poise_err *err)
 {
     int rc = 0;
@@ -461,6 +483,8 @@ int settings_resolve(const struct poise_options *opt, struct settings *ret_setti
         rc = resolve_audit(&own, &s, err);
     if (rc == 0)
         rc = resolve_interface(&own, &s, err);
+    if (rc == 0)
+        rc = resolve_payload(&own, &s, err);
     if (rc == 0)
         rc = options_write(&s.options, &s.join.options, &s.join.n_options, err);
     if (rc < 0) {

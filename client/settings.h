@@ -23,6 +23,8 @@ struct settings {
     uint32_t prefetch_depth, n_iterators, verify_first, verify_every;
     uint64_t daemon_timeout_ms, open_timeout_ms, peer_timeout_ms, node_timeout_ms, close_timeout_ms;
     char interface[SETTINGS_INTERFACE_BYTES]; /* for endpoint_local_address(); "": not given */
+    uint64_t max_bytes_per_s; /* of payload that this node serves to others; 0: no limit */
+    uint32_t payload_threads; /* ZeroMQ's, for payload between nodes */
 };
 
 /* Reads the environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT,

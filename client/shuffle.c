@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The receiving half of a step: from its outcome to micro-batches in memory. In step order, one at a time: find the
- * senders' directories, read the entries of the samples that come here, lay the micro-batches out, reserve room for all
- * of them, copy straight out of the senders' arenas, check hashes, hand each micro-batch to the iterators, tell the
- * senders.
+ * The receiving half of a step: from its outcome to micro-batches in memory. In step order, one at a time: get the
+ * directory entries of the samples that come here, lay the micro-batches out, reserve room for all of them, bring the
+ * payload to its places, check hashes, hand each micro-batch to the iterators, tell the senders. How entries and payload
+ * of a sender come here is its transport's business (transport.h): out of its arena, or over the network into place; a
+ * micro-batch is handed over when the last of its samples is there, whichever way it took.
  *
- * Every phase may find that something is not there yet (a segment's offer, room) and is then entered again when the
- * engine wakes up; copying is cut into pieces, so that the engine keeps answering. Own samples take the same way.
+ * Every phase may find that something is not there yet (a segment's offer, a message, room) and is then entered again
+ * when the engine wakes up; copying is cut into pieces, so that the engine keeps answering. Own samples take the same way.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -20,13 +21,7 @@
 #define TWIN_STEPS  3u         /* steps with the same samples on two ranks are no accident */
 #define PIECE_BYTES (8u << 20) /* about 2 ms of copying between two looks at messages */
 
-enum phase { PHASE_IDLE, PHASE_FIND, PHASE_READ, PHASE_RESERVE, PHASE_FILL };
-
-struct source { /* a rank that samples come from */
-    uint32_t rank;
-    bool open;
-    struct directory dir;
-};
+enum phase { PHASE_IDLE, PHASE_ENTRIES, PHASE_RESERVE, PHASE_FILL };
 
 struct shuffle {
     uint64_t next; /* lowest step that was not collected */
@@ -37,11 +32,15 @@ struct shuffle {
     uint32_t *source_of;    /* [n_ranks] 1 + position in sources; 0: none */
     struct source *sources; /* [n_ranks] */
     uint32_t n_sources;
-    uint32_t n_read;                  /* entries read */
+    uint32_t *places;                 /* [n_in] the sources' `at`, one after the other */
+    uint32_t *part_of;                /* [n_in] micro-batch of each place */
     struct directory_sample *samples; /* [n_in] */
     struct value *values;             /* [n_in * n_fields] */
-    uint64_t *part_bytes;             /* [n_micro_batches] */
-    uint32_t part, row;               /* next to be filled */
+    struct transport_step step;
+    uint64_t *part_bytes; /* [n_micro_batches] */
+    uint64_t *part_left;  /* [n_micro_batches] bytes that transports have still to write */
+    uint32_t part, row;   /* next to be filled here */
+    uint32_t n_ready;     /* micro-batches handed over */
     bool verify;
     uint64_t begin_ns;
     uint64_t no_room_ns; /* since when reserving fails; 0: it does not */
@@ -68,18 +67,21 @@ int shuffle_new(uint64_t first_step, uint32_t n_ranks, struct shuffle **ret_shuf
 static void clear(struct shuffle *sh)
 {
     for (uint32_t i = 0; i < sh->n_sources; i++) {
-        sh->source_of[sh->sources[i].rank] = 0;
-        if (sh->sources[i].open)
-            directory_close(&sh->sources[i].dir);
-        sh->sources[i].open = false;
+        struct source *source = &sh->sources[i];
+        source->transport->calls->close(source->transport, source);
+        sh->source_of[source->rank] = 0;
     }
-    sh->n_sources = sh->n_read = sh->part = sh->row = 0;
+    sh->n_sources = sh->part = sh->row = sh->n_ready = 0;
+    free(sh->places);
+    free(sh->part_of);
     free(sh->samples);
     free(sh->values);
     free(sh->part_bytes);
+    free(sh->part_left);
+    sh->places = sh->part_of = NULL;
     sh->samples = NULL;
     sh->values = NULL;
-    sh->part_bytes = NULL;
+    sh->part_bytes = sh->part_left = NULL;
     if (sh->set)
         delivered_unref(sh->set);
     sh->set = NULL;
@@ -103,27 +105,69 @@ void shuffle_abandon(struct poise *p)
         clear(p->shuffle);
 }
 
-/* What poise_next() says it waits for. */
-static void set_wait(struct poise *p, enum shuffle_wait wait, uint32_t rank)
+/* What poise_next() says it waits for; source NULL: for no peer. */
+static void set_wait(struct poise *p, enum shuffle_wait wait, const struct source *source)
 {
+    char text[TRANSPORT_WAIT_TEXT] = "";
+
+    if (source && source->transport->calls->waits_for) {
+        wait = SHUFFLE_WAITS_PEER;
+        source->transport->calls->waits_for(source->transport, source, text);
+    }
     pthread_mutex_lock(&p->lock);
     p->shuffle_wait = wait;
-    p->shuffle_rank = rank;
+    p->shuffle_rank = source ? source->rank : POISE_NONE;
+    memcpy(p->shuffle_text, text, sizeof text);
     p->shuffle_at = p->shuffle->next;
     pthread_mutex_unlock(&p->lock);
 }
 
 /* ------------------------------------------------------------------------------------------------------------ begin */
 
-static void list_sources(struct shuffle *sh)
+static struct transport *transport_to(struct poise *p, uint32_t rank)
 {
+    return p->tcp && transport_tcp_has(p->tcp, rank) ? transport_tcp_transport(p->tcp) : &p->memory.transport;
+}
+
+static void list_sources(struct poise *p)
+{
+    struct shuffle *sh = p->shuffle;
+
     for (uint32_t i = 0; i < sh->slice->n_in; i++) {
         uint32_t rank = sh->slice->in_rank[i];
-        if (sh->source_of[rank])
-            continue;
-        sh->sources[sh->n_sources] = (struct source){.rank = rank};
-        sh->source_of[rank] = ++sh->n_sources;
+        if (!sh->source_of[rank]) {
+            sh->sources[sh->n_sources] = (struct source){.rank = rank, .transport = transport_to(p, rank)};
+            sh->source_of[rank] = ++sh->n_sources;
+        }
+        sh->sources[sh->source_of[rank] - 1].n++;
     }
+}
+
+/* Which places of the delivered order are whose. */
+static void list_places(struct shuffle *sh)
+{
+    uint32_t *next = sh->places;
+
+    for (uint32_t i = 0; i < sh->n_sources; i++) {
+        sh->sources[i].at = next;
+        next += sh->sources[i].n;
+        sh->sources[i].n = 0;
+    }
+    for (uint32_t i = 0; i < sh->slice->n_in; i++) {
+        struct source *source = &sh->sources[sh->source_of[sh->slice->in_rank[i]] - 1];
+        source->at[source->n++] = i;
+    }
+    for (uint32_t b = 0; b < sh->set->n_micro_batches; b++)
+        for (uint32_t k = 0; k < sh->set->held[b].batch.n_samples; k++)
+            sh->part_of[sh->set->held[b].first + k] = b;
+}
+
+/* Payload was written to its place. */
+static void arrived(void *context, uint32_t at, uint64_t n_bytes)
+{
+    struct shuffle *sh = context;
+
+    sh->part_left[sh->part_of[at]] -= n_bytes;
 }
 
 static int begin(struct poise *p, struct poise_err *err)
@@ -137,15 +181,28 @@ static int begin(struct poise *p, struct poise_err *err)
         return rc;
     sh->begin_ns = handle_now_ns();
     sh->no_room_ns = sh->waited_ns = 0;
-    list_sources(sh);
+    list_sources(p);
+    sh->places = calloc(n_in + 1, sizeof *sh->places);
+    sh->part_of = calloc(n_in + 1, sizeof *sh->part_of);
     sh->samples = calloc(n_in + 1, sizeof *sh->samples);
     sh->values = calloc(n_in * n_fields + 1, sizeof *sh->values);
     sh->part_bytes = calloc(sh->outcome->n_micro_batches, sizeof *sh->part_bytes);
-    if (!sh->samples || !sh->values || !sh->part_bytes)
+    sh->part_left = calloc(sh->outcome->n_micro_batches, sizeof *sh->part_left);
+    if (!sh->places || !sh->part_of || !sh->samples || !sh->values || !sh->part_bytes || !sh->part_left)
         return err_set(err, -ENOMEM, "no memory for the directory of step %llu", (unsigned long long)sh->next);
+    list_places(sh);
+    sh->step = (struct transport_step){.step = sh->next,
+                                       .plan_id = sh->outcome->plan_id,
+                                       .slice = sh->slice,
+                                       .merged = sh->set->merged,
+                                       .any_bytes = p->settings.join.replica != 0,
+                                       .samples = sh->samples,
+                                       .values = sh->values,
+                                       .arrived = arrived,
+                                       .context = sh};
     sh->verify = verify_wanted(sh->next, p->settings.join.first_step, p->settings.verify_first,
                                p->settings.verify_every);
-    sh->phase = PHASE_FIND;
+    sh->phase = PHASE_ENTRIES;
     return 0;
 }
 
@@ -170,98 +227,27 @@ static bool pick(struct poise *p)
     return found;
 }
 
-/* ------------------------------------------------------------------------------------------------------ directories */
+/* ---------------------------------------------------------------------------------------------------------- entries */
 
-static bool own_lookup(void *context, uint32_t segment, uint32_t generation, const void **ret_base, uint64_t *ret_bytes)
-{
-    const struct poise *p = context;
-
-    if (segment >= LOCAL_MAX_SEGMENTS || !p->own[segment].base || p->own[segment].generation != generation)
-        return false;
-    *ret_base = p->own[segment].base;
-    *ret_bytes = p->own[segment].bytes;
-    return true;
-}
-
-static bool lookup(struct poise *p, uint32_t rank, const struct control_place *place, const void **ret_base,
-                   uint64_t *ret_bytes)
-{
-    if (rank == p->settings.join.rank)
-        return own_lookup(p, place->segment, place->generation, ret_base, ret_bytes);
-    return peers_arena(p->peers, rank, place->segment, place->generation, ret_base, ret_bytes);
-}
-
-/* 0, -EAGAIN not offered yet. */
-static int open_source(struct poise *p, struct source *source, struct poise_err *err)
+/* Asks all sources before it waits for one. */
+static int entries(struct poise *p, struct poise_err *err)
 {
     struct shuffle *sh = p->shuffle;
-    struct control_view view = control_own(&p->control);
-    struct control_place place;
-    const void *base;
-    uint64_t bytes;
-    int rc;
-
-    if (source->rank != p->settings.join.rank && !peers_control(p->peers, source->rank, &view))
-        return -EAGAIN;
-    rc = control_read(view, sh->next, &place);
-    if (rc == -EAGAIN)
-        return rc;
-    if (rc < 0)
-        return err_set_at(err, -EPROTO, source->rank, POISE_NONE, NULL,
-                          "rank %u has replaced the directory of step %llu", source->rank,
-                          (unsigned long long)sh->next);
-    if (!lookup(p, source->rank, &place, &base, &bytes))
-        return -EAGAIN;
-    if (place.offset > bytes || place.bytes > bytes - place.offset)
-        return err_set_at(err, -EPROTO, source->rank, POISE_NONE, NULL,
-                          "rank %u says that the directory of step %llu lies outside of its segment", source->rank,
-                          (unsigned long long)sh->next);
-    rc = directory_open((const unsigned char *)base + place.offset, place.bytes, sh->next, source->rank,
-                        place.n_samples, &sh->set->merged->table, &source->dir, err);
-    if (rc == 0)
-        source->open = true;
-    return rc;
-}
-
-static int find(struct poise *p, struct poise_err *err)
-{
-    struct shuffle *sh = p->shuffle;
+    const struct source *waits = NULL;
 
     for (uint32_t i = 0; i < sh->n_sources; i++) {
-        int rc = sh->sources[i].open ? 0 : open_source(p, &sh->sources[i], err);
-        if (rc == -EAGAIN)
-            set_wait(p, SHUFFLE_WAITS_SEGMENT, sh->sources[i].rank);
-        if (rc < 0)
+        struct source *source = &sh->sources[i];
+        int rc = source->transport->calls->entries(source->transport, &sh->step, source, err);
+        if (rc < 0 && rc != -EAGAIN)
             return rc;
+        waits = rc == -EAGAIN && !waits ? source : waits;
     }
-    sh->phase = PHASE_READ;
-    return 0;
-}
-
-/* Replicas above 0 may hold fewer fields than replica 0, whose bytes the plan names. */
-static uint64_t planned_bytes(const struct poise *p, uint32_t i)
-{
-    return p->settings.join.replica == 0 ? p->shuffle->slice->in_bytes[i] : DIRECTORY_ANY_BYTES;
-}
-
-static int read_entries(struct poise *p, struct poise_err *err)
-{
-    struct shuffle *sh = p->shuffle;
-    uint32_t n_fields = sh->set->n_fields;
-
-    for (; sh->n_read < sh->slice->n_in; sh->n_read++) {
-        uint32_t i = sh->n_read, rank = sh->slice->in_rank[i];
-        struct peers_of of = {.peers = p->peers, .rank = rank};
-        bool own = rank == p->settings.join.rank;
-        int rc = directory_read(&sh->sources[sh->source_of[rank] - 1].dir, sh->slice->in_index[i], planned_bytes(p, i),
-                                own ? own_lookup : peers_lookup, own ? (void *)p : (void *)&of, &sh->samples[i],
-                                sh->values + (size_t)i * n_fields, err);
-        if (rc == -EAGAIN)
-            set_wait(p, SHUFFLE_WAITS_SEGMENT, rank);
-        if (rc < 0)
-            return rc;
+    if (waits) {
+        set_wait(p, SHUFFLE_WAITS_SEGMENT, waits);
+        return -EAGAIN;
+    }
+    for (uint32_t i = 0; i < sh->slice->n_in; i++)
         delivered_row(sh->set, i, &sh->samples[i]);
-    }
     sh->phase = PHASE_RESERVE;
     return 0;
 }
@@ -304,6 +290,34 @@ static void hand_over(struct poise *p, uint32_t n_ready)
     pthread_mutex_unlock(&p->lock);
 }
 
+/* Payload that transports write may come from here on. 0 all is there, -EAGAIN. */
+static int fetch(struct poise *p, struct poise_err *err)
+{
+    struct shuffle *sh = p->shuffle;
+    const struct source *waits = NULL;
+
+    for (uint32_t i = 0; i < sh->n_sources; i++) {
+        struct source *source = &sh->sources[i];
+        int rc = source->fetched ? 0 : source->transport->calls->fetch(source->transport, &sh->step, source, err);
+        if (rc < 0 && rc != -EAGAIN)
+            return rc;
+        source->fetched = rc == 0;
+        waits = rc == -EAGAIN && !waits ? source : waits;
+    }
+    if (waits && sh->part == sh->set->n_micro_batches)
+        set_wait(p, SHUFFLE_WAITS_SEGMENT, waits);
+    return waits ? -EAGAIN : 0;
+}
+
+static void count_left(struct shuffle *sh)
+{
+    for (uint32_t i = 0; i < sh->n_sources; i++) {
+        const struct source *source = &sh->sources[i];
+        for (uint32_t k = 0; source->transport->calls->writes && k < source->n; k++)
+            sh->part_left[sh->part_of[source->at[k]]] += sh->samples[source->at[k]].bytes;
+    }
+}
+
 static int reserve(struct poise *p, struct poise_err *err)
 {
     struct shuffle *sh = p->shuffle;
@@ -320,7 +334,7 @@ static int reserve(struct poise *p, struct poise_err *err)
     if (rc == -EAGAIN && sh->no_room_ns == 0)
         sh->no_room_ns = handle_now_ns();
     if (rc == -EAGAIN)
-        set_wait(p, SHUFFLE_WAITS_ROOM, POISE_NONE);
+        set_wait(p, SHUFFLE_WAITS_ROOM, NULL);
     if (rc < 0)
         return rc;
     if (sh->no_room_ns)
@@ -330,6 +344,8 @@ static int reserve(struct poise *p, struct poise_err *err)
         assemble_place(&in, sh->set->slot->parts[b].data, fields_of(sh, b),
                        sh->set->values + (size_t)sh->set->held[b].first * sh->set->n_fields);
     }
+    sh->step.tensors = sh->set->values;
+    count_left(sh);
     hand_over(p, 0);
     sh->phase = PHASE_FILL;
     return 0;
@@ -362,34 +378,65 @@ static int verify(struct poise *p, const struct held *held, struct poise_err *er
     return rc;
 }
 
-/* One piece. 0 with phase idle: all is there. */
+/* One row: copied, or only padded where its bytes come by themselves. Returns bytes of work. */
+static uint64_t fill_row(struct poise *p, const struct assemble_input *in)
+{
+    struct shuffle *sh = p->shuffle;
+    uint32_t place = sh->set->held[sh->part].first + sh->row;
+    const struct source *source = &sh->sources[sh->source_of[sh->slice->in_rank[place]] - 1];
+    struct poise_tensor *values = sh->set->values + (size_t)sh->set->held[sh->part].first * sh->set->n_fields;
+
+    if (source->transport->calls->writes) {
+        assemble_pad(in, fields_of(sh, sh->part), values, sh->row, 1);
+        return 1;
+    }
+    assemble_fill(in, fields_of(sh, sh->part), values, sh->row, 1);
+    return sh->samples[place].bytes + 1;
+}
+
+/* Micro-batches whose last byte is there, in order. */
+static int hand_over_ready(struct poise *p, struct poise_err *err)
+{
+    struct shuffle *sh = p->shuffle;
+    int rc = 0;
+
+    while (rc == 0 && sh->n_ready < sh->part && sh->part_left[sh->n_ready] == 0) {
+        rc = sh->verify ? verify(p, &sh->set->held[sh->n_ready], err) : 0;
+        if (rc == 0)
+            hand_over(p, ++sh->n_ready);
+    }
+    return rc;
+}
+
+/* One piece. 0 with phase idle: all is there. -EAGAIN: all but what comes by itself. */
 static int fill(struct poise *p, struct poise_err *err)
 {
     struct shuffle *sh = p->shuffle;
     struct delivered *set = sh->set;
     uint64_t bytes = 0;
+    int fetched = fetch(p, err), rc;
 
+    if (fetched < 0 && fetched != -EAGAIN)
+        return fetched;
     while (sh->part < set->n_micro_batches && bytes < PIECE_BYTES) {
-        const struct held *held = &set->held[sh->part];
         struct assemble_input in = input_of(p, sh->part);
-        uint32_t first = sh->row;
 
-        for (; sh->row < held->batch.n_samples && bytes < PIECE_BYTES; sh->row++)
-            bytes += sh->samples[held->first + sh->row].bytes + 1;
-        assemble_fill(&in, fields_of(sh, sh->part), set->values + (size_t)held->first * set->n_fields, first,
-                      sh->row - first);
-        if (sh->row < held->batch.n_samples)
+        for (; sh->row < in.n_samples && bytes < PIECE_BYTES; sh->row++)
+            bytes += fill_row(p, &in);
+        if (sh->row < in.n_samples)
             continue;
-        int rc = sh->verify ? verify(p, held, err) : 0;
-        if (rc < 0)
-            return rc;
         sh->part++;
         sh->row = 0;
-        hand_over(p, sh->part);
+        rc = hand_over_ready(p, err);
+        if (rc < 0)
+            return rc;
     }
-    if (sh->part == set->n_micro_batches)
+    rc = hand_over_ready(p, err);
+    if (rc < 0 || sh->part < set->n_micro_batches)
+        return rc;
+    if (fetched == 0)
         sh->phase = PHASE_IDLE;
-    return 0;
+    return fetched;
 }
 
 /* -------------------------------------------------------------------------------------------------------- finishing */
@@ -440,16 +487,20 @@ static void count(struct poise *p)
 {
     struct shuffle *sh = p->shuffle;
     uint64_t took_ns = handle_now_ns() - sh->begin_ns - sh->waited_ns, deciding_ns = look_at_peers(p);
-    uint64_t from_peers = 0, assembled = 0;
+    uint64_t local = 0, remote = 0, assembled = 0;
 
     for (uint32_t i = 0; i < sh->slice->n_in; i++) {
-        if (sh->slice->in_rank[i] != p->settings.join.rank)
-            from_peers += sh->samples[i].bytes;
+        uint32_t rank = sh->slice->in_rank[i];
+        if (transport_to(p, rank)->calls->writes)
+            remote += sh->samples[i].bytes;
+        else if (rank != p->settings.join.rank)
+            local += sh->samples[i].bytes;
     }
     for (uint32_t b = 0; b < sh->set->n_micro_batches; b++)
         assembled += sh->part_bytes[b];
     pthread_mutex_lock(&p->lock);
-    p->stats.bytes_local += from_peers;
+    p->stats.bytes_local += local;
+    p->stats.bytes_remote += remote;
     p->stats.assembled_bytes_total += assembled;
     p->stats.shuffle_ns_total += took_ns;
     p->stats.pipeline_ns_last = deciding_ns + took_ns;
@@ -462,9 +513,8 @@ static void tell_senders(struct poise *p)
     struct shuffle *sh = p->shuffle;
 
     for (uint32_t i = 0; i < sh->n_sources; i++) {
-        control_set_done(&p->control, sh->next, sh->sources[i].rank);
-        if (sh->sources[i].rank != p->settings.join.rank)
-            peers_ring(p->peers, sh->sources[i].rank);
+        struct transport *t = sh->sources[i].transport;
+        t->calls->done(t, sh->next, sh->sources[i].rank);
     }
 }
 
@@ -491,9 +541,10 @@ static int deliver_plan_only(struct poise *p, struct poise_err *err)
 /* Nobody reads it here: the senders are free at once. */
 static void decline(struct poise *p)
 {
-    list_sources(p->shuffle);
-    if (!p->settings.plan_only)
+    if (!p->settings.plan_only) {
+        list_sources(p);
         tell_senders(p);
+    }
     clear(p->shuffle);
     p->shuffle->next++;
 }
@@ -503,10 +554,8 @@ static int advance(struct poise *p, struct poise_err *err)
     struct shuffle *sh = p->shuffle;
     int rc = sh->phase == PHASE_IDLE ? begin(p, err) : 0;
 
-    if (rc == 0 && sh->phase == PHASE_FIND)
-        rc = find(p, err);
-    if (rc == 0 && sh->phase == PHASE_READ)
-        rc = read_entries(p, err);
+    if (rc == 0 && sh->phase == PHASE_ENTRIES)
+        rc = entries(p, err);
     if (rc == 0 && sh->phase == PHASE_RESERVE)
         rc = reserve(p, err);
     if (rc == 0 && sh->phase == PHASE_FILL)

@@ -209,6 +209,11 @@ struct poise_options {
     /* Measures on the running job what balancing gives: so many steps balanced, so many in arrival order, and so on; `poisectl
      * status` shows both measured step times (of poise_report) and the speed-up, with 95 % intervals. 0: POISE_AUDIT, else off. */
     uint64_t audit;
+
+    /* Payload between nodes; within a node it never leaves memory. */
+    const char *payload; /* "curve" (encrypted) or "plain", alike on all ranks. NULL: POISE_PAYLOAD, else "curve" */
+    uint64_t max_bytes_per_s; /* that this node serves to others, shared equally by its ranks; 0: no limit */
+    uint32_t payload_threads; /* that send, receive and encrypt, of this process; 0: 2 */
 };
 
 /* --------------------------------------------------------------------------------------------------------- the handle */

@@ -76,6 +76,7 @@ class Options(ctypes.Structure):
         ("verify_every", c_uint32), ("daemon_timeout_ms", c_int64), ("open_timeout_ms", c_int64),
         ("peer_timeout_ms", c_int64), ("node_timeout_ms", c_int64), ("close_timeout_ms", c_int64),
         ("record", c_char_p), ("record_max_bytes", c_uint64), ("interface", c_char_p), ("audit", c_uint64),
+        ("payload", c_char_p), ("max_bytes_per_s", c_uint64), ("payload_threads", c_uint32),
     ]
 
 
