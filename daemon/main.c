@@ -182,8 +182,9 @@ int main(int argc, char *argv[])
     static struct poised poised;
     struct poise_err err;
     hold_standard_descriptors();
+    log_init(LOG_LINE_INFO); /* until the configuration says otherwise */
     if (config_parse(argc, argv, &poised.config, &err) < 0) {
-        fprintf(stderr, "poised: %s\n", err.text);
+        fprintf(stderr, "%spoised: %s\n", log_in_journal() ? "<3>" : "", err.text);
         return EXIT_USAGE;
     }
     poised.argc = argc;

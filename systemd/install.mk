@@ -69,7 +69,7 @@ uninstall:
 	rm -f $(foreach row,$(INSTALLED),$(DESTDIR)$(call column,3,$(row)))
 	rm -f $(foreach row,$(LINKED),$(DESTDIR)$(call column,2,$(row)))
 	rm -rf $(DESTDIR)$(pythondir)/poise/__pycache__
-	-rmdir $(addprefix $(DESTDIR)$(PREFIX)/,libexec/poise share/poise share/doc/poise) $(DESTDIR)$(pythondir)/poise 2>/dev/null
+	-rmdir $(addprefix $(DESTDIR)$(PREFIX)/,libexec/poise share/poise share/doc/poise) $(DESTDIR)$(pythondir)/poise $(DESTDIR)/run/poise 2>/dev/null
 	@[ -n '$(DESTDIR)' ] || [ ! -w /etc/ld.so.cache ] || ldconfig
 
 # A C and a C++ program built against a staged install, the demo from there, uninstalling.

@@ -215,6 +215,17 @@ static int train(struct trainer *t)
     }
 }
 
+/* Over all ranks, what is delivered is what was submitted; only steps that are errors on all ranks are dropped. */
+static void print_totals(const struct trainer *t)
+{
+    struct poise_stats stats = {0};
+
+    poise_stats(t->poise, &stats, sizeof stats);
+    printf("rank %u: %llu steps, %llu samples in, %llu out, %llu dropped\n", t->options.rank,
+           (unsigned long long)stats.steps_delivered, (unsigned long long)stats.samples_in,
+           (unsigned long long)stats.samples_out, (unsigned long long)stats.samples_dropped);
+}
+
 static int run(struct trainer *t)
 {
     struct poise_err err = {0};
@@ -233,6 +244,8 @@ static int run(struct trainer *t)
         if (rc < 0)
             poise_interrupt(t->poise); /* ends the loader's wait */
         pthread_join(loader, NULL);
+        if (!t->board)
+            print_totals(t);
     }
     if (poise_close(t->poise, &err) < 0 && rc == 0)
         rc = fail(t, "closing", &err);

@@ -11,7 +11,6 @@
 
 #include <poll.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +49,11 @@ void log_init(uint32_t level)
 {
     state.level = level;
     state.journal = is_journal();
+}
+
+bool log_in_journal(void)
+{
+    return state.journal;
 }
 
 void log_level(uint32_t level)

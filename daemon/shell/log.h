@@ -6,6 +6,7 @@
 #ifndef POISE_SHELL_LOG_H
 #define POISE_SHELL_LOG_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define LOG_LINE_ERROR 3 /* syslog's */
@@ -15,6 +16,9 @@
 
 /* Lines above `level` are not written. Finds out whether the journal reads. */
 void log_init(uint32_t level);
+
+/* Whether lines go to the journal, which takes their priority from <N> in front. */
+bool log_in_journal(void);
 
 void log_level(uint32_t level);
 
