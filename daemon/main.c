@@ -17,6 +17,7 @@
 #include "daemon/shell/local.h"
 #include "daemon/shell/lock.h"
 #include "daemon/shell/log.h"
+#include "daemon/shell/mark.h"
 #include "daemon/shell/notify.h"
 #include "daemon/shell/roles.h"
 #include "daemon/shell/router.h"
@@ -33,6 +34,7 @@ struct poised {
     struct config config;
     uv_loop_t loop;
     struct lock lock;
+    struct mark mark;
     struct roles roles;
     struct router router;
     struct local local;
@@ -115,18 +117,31 @@ static int init_sockets(struct poised *p, struct poise_err *err)
     return status_init(&p->status, &p->loop, &sources, err);
 }
 
+/* What killed the poised before this one is not planned again. */
+static void tell_poisons(struct poised *p)
+{
+    struct coordinator_mark what;
+    char who[256];
+    for (uint32_t i = 0; mark_poison(&p->mark, i, p->config.node_name, &what, who, sizeof who); i++)
+        roles_poisoned(&p->roles, &what, who);
+}
+
 static int init(struct poised *p, struct poise_err *err)
 {
     int rc = notify_init(&p->notify, &p->loop, p->config.ready_fd, err);
     if (rc == 0)
         rc = lock_take(&p->lock, p->config.socket_dir, err);
     if (rc == 0)
+        mark_open(&p->mark, p->lock.dir);
+    if (rc == 0)
         rc = signals_init(&p->signals, &p->loop, on_end, on_reload, p, err);
     if (rc == 0)
         rc = roles_init(&p->roles, &p->loop, &p->config,
-                        &(struct roles_sockets){&p->router, &p->local, &p->links, &p->listener}, err);
-    if (rc == 0)
+                        &(struct roles_sockets){&p->router, &p->local, &p->links, &p->listener, mark_memory(&p->mark)}, err);
+    if (rc == 0) {
+        tell_poisons(p);
         rc = init_sockets(p, err);
+    }
     return rc;
 }
 
@@ -145,6 +160,7 @@ static void fini(struct poised *p)
     links_fini(&p->links);
     router_fini(&p->router);
     roles_fini(&p->roles);
+    mark_close(&p->mark);
     lock_release(&p->lock);
     int rc = uv_loop_close(&p->loop);
     assert(rc == 0);

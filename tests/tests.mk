@@ -27,6 +27,14 @@ $(BUILD)/tests/sim/%: $(BUILD)/obj/tests/sim/%.o $$(call helpers,sim) $(call arc
 	$(Q)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
 		$(LIBS_TEST)
 
+# A poised that dies in its planner when it is told to: test_planner_death.sh.
+FAULTY := $(BUILD)/tests/poised_faulty
+$(FAULTY): $(call obj,daemon/main.c tests/system/faulty/plan_fault.c) $(call archives,shell core_rules proto planner)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_DAEMON) $(LIBS_POISE)
+$(BUILD)/obj/tests/system/faulty/%.o: private CPPFLAGS += -DCORE_RULES
+test-built test-system: $(FAULTY)
+
 # poisectl is no archive: tests of its parts name them.
 dataset := $(addprefix client/ctl/,csv.c dataset.c dataset_columns.c dataset_measure.c sizes.c)
 $(BUILD)/tests/unit/test_csv: $(call obj,client/ctl/csv.c)
@@ -53,9 +61,9 @@ check-pure: $(call archives,planner core)
 
 .PHONY: test test-built test-unit test-sim test-system check-pure
 
+include tests/python/python.mk
 include tests/fuzz/fuzz.mk
 include tests/bench/bench.mk
 include tests/thread/thread.mk
 include tests/systemd/systemd.mk
 include tests/chaos/chaos.mk
-include tests/python/python.mk

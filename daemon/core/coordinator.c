@@ -12,6 +12,7 @@
 
 #include "daemon/core/group.h"
 #include "daemon/core/mem.h"
+#include "daemon/core/poison.h"
 #include "daemon/planner/err.h"
 
 struct coordinator {
@@ -19,7 +20,7 @@ struct coordinator {
     struct group **groups;
     uint32_t n_groups, cap_groups;
     struct grave graves[GROUP_GRAVES];
-    uint32_t next_grave;
+    uint32_t next_grave, n_poisons;
     uint32_t serial; /* of MEMBERS and HEARTBEAT messages */
     uint64_t last_ms;
     bool stepped;
@@ -123,17 +124,17 @@ static void drop_empty(struct coordinator *c)
 /* ------------------------------------------------------------------------------------------------------------- messages */
 
 /* An epoch that does not run here: it is over, or its members are asked for. */
-static void answer_unknown(struct coordinator *c, const struct group_env *env, struct wire_id epoch)
+static void answer_unknown(const struct group_env *env, struct wire_id epoch)
 {
+    const struct grave *grave = group_find_grave(env, epoch);
     struct wire_message *msg;
 
-    for (uint32_t i = 0; i < GROUP_GRAVES; i++)
-        if (wire_id_is(c->graves[i].epoch, epoch)) {
-            msg = out_message(env->out, WIRE_ABORT);
-            msg->abort = c->graves[i].abort;
-            out_send(env->out, env->link, false, msg);
-            return;
-        }
+    if (grave) {
+        msg = out_message(env->out, WIRE_ABORT);
+        msg->abort = grave->abort;
+        out_send(env->out, env->link, false, msg);
+        return;
+    }
     msg = out_message(env->out, WIRE_UNKNOWN);
     msg->unknown.epoch = epoch;
     out_send(env->out, env->link, false, msg);
@@ -186,14 +187,14 @@ static int on_meta(struct coordinator *c, const struct group_env *env, const str
     group = find_epoch(c, msg->meta.metas[0].epoch);
     if (!group) {
         if (!find_claim(c, msg->meta.metas[0].epoch)) /* a claim is asked for with each heartbeat already */
-            answer_unknown(c, env, msg->meta.metas[0].epoch);
+            answer_unknown(env, msg->meta.metas[0].epoch);
         return 0;
     }
     r = epoch_meta(group->epoch, msg, env->link, env->now_ms, env->out);
     if (r < 0)
         return r;
     if (!hear(group->epoch, env))
-        answer_unknown(c, env, group->epoch->id); /* whose link is this? */
+        answer_unknown(env, group->epoch->id); /* whose link is this? */
     group_settle(group, env);
     return 0;
 }
@@ -206,7 +207,7 @@ static void on_pull(struct coordinator *c, const struct group_env *env, const st
     if (node)
         epoch_pull(group->epoch, node, msg->ask.step, msg->ask.want_table, env->now_ms, env->out);
     else if (group || !find_claim(c, msg->ask.epoch))
-        answer_unknown(c, env, msg->ask.epoch);
+        answer_unknown(env, msg->ask.epoch);
 }
 
 /* From rank 0, which lacks what it records of a step. */
@@ -248,7 +249,7 @@ static void on_abort(struct coordinator *c, const struct group_env *env, const s
     if (group)
         group_from_node(group, env, &msg->abort);
     else
-        answer_unknown(c, env, msg->abort.epoch);
+        answer_unknown(env, msg->abort.epoch);
 }
 
 /* A node whose oldest open step is complete there, and not here: its message was lost. */
@@ -275,7 +276,7 @@ static void on_heartbeat(struct coordinator *c, const struct group_env *env, con
         struct member_node *node = group ? epoch_node_by_instance(group->epoch, beat->instance) : NULL;
 
         if (!node) {
-            answer_unknown(c, env, beat->epochs[i].epoch);
+            answer_unknown(env, beat->epochs[i].epoch);
             continue;
         }
         if (group->epoch->beat_serial == c->serial)
@@ -319,6 +320,18 @@ static int on_message(struct coordinator *c, const struct group_env *env, const 
         out_log(env->out, LOG_LEVEL_DEBUG, "coordinator: %s of a node ignored", wire_type_name(msg->type));
         return 0;
     }
+}
+
+/* At the start of a daemon, so nothing of that epoch is here yet. */
+static void on_poisoned(struct coordinator *c, const struct group_env *env, const struct coordinator_event *event)
+{
+    struct grave *grave = &c->graves[c->n_poisons++ % GROUP_POISONS];
+
+    if (!RULE_HOLDS(RULE_POISON))
+        return;
+    grave->epoch = event->epoch;
+    grave->abort = poison_abort(event->epoch, event->step, event->who);
+    out_log(env->out, LOG_LEVEL_ERROR, "coordinator: %.230s", grave->abort.error.text);
 }
 
 static void tick(struct coordinator *c, const struct group_env *env)
@@ -404,6 +417,8 @@ int coordinator_step(struct coordinator *c, const struct coordinator_event *even
             r = on_message(c, &env, event->msg);
         else if (event->kind == COORDINATOR_TICK)
             tick(c, &env);
+        else if (event->kind == COORDINATOR_POISONED)
+            on_poisoned(c, &env, event);
         else
             for (uint32_t i = 0; i < c->n_groups; i++)
                 group_link_down(c->groups[i], event->link);

@@ -10,18 +10,28 @@
 
 struct coordinator;
 
+/* What is planned right now, in memory that outlives the process; see poison.h. */
+struct coordinator_mark {
+    struct wire_id epoch;
+    uint64_t step;
+    uint64_t check; /* coordinator_mark_check() while it is being planned; 0: nothing is */
+};
+uint64_t coordinator_mark_check(const struct coordinator_mark *mark);
+
 struct coordinator_config {
     struct wire_id instance;
     uint64_t beacon_ms;       /* 250 */
     uint64_t node_timeout_ms; /* 10,000 */
     uint64_t warn_ms;         /* 60,000: alive and slow is worth a line */
     uint64_t forget_ms;       /* 30,000: how long a failed attempt is told to late joiners */
+    struct coordinator_mark *mark; /* borrowed; NULL: none */
 };
 
 enum coordinator_event_kind {
     COORDINATOR_FROM_NODE, /* link, msg */
     COORDINATOR_LINK_DOWN, /* the connection of a node ended: link (proof of nothing: starts its timer) */
-    COORDINATOR_TICK
+    COORDINATOR_TICK,
+    COORDINATOR_POISONED /* planning a step killed the daemon before this one: epoch, step, who (where and what it was) */
 };
 
 struct coordinator_event {
@@ -30,6 +40,9 @@ struct coordinator_event {
     uint64_t link; /* the shell's number of the node's connection */
     const struct wire_message *msg; /* borrowed for the call */
     bool secure; /* nobody else can read what that connection carries: encrypted, or inside this machine */
+    struct wire_id epoch; /* COORDINATOR_POISONED */
+    uint64_t step;
+    const char *who;
 };
 
 int coordinator_new(const struct coordinator_config *config, struct coordinator **ret_coordinator);

@@ -6,6 +6,7 @@
 #ifndef POISE_CORE_EPOCH_H
 #define POISE_CORE_EPOCH_H
 
+#include "daemon/core/coordinator.h"
 #include "daemon/core/membership.h"
 #include "daemon/core/out.h"
 #include "daemon/core/outcome.h"
@@ -114,9 +115,9 @@ void epoch_steps_free(struct epoch *epoch);
 /* Metadata from a node. 0 or -ENOMEM without effect. Conflicts, stale and far-off ones are counted and dropped. */
 int epoch_meta(struct epoch *epoch, const struct wire_message *msg, uint64_t link, uint64_t now_ms, struct core_out *out);
 
-/* Decides the lowest step that is complete, if any: sends the outcome, keeps it. 1: decided one, 0: none is complete, -ENOMEM
+/* Decides the lowest step that is complete, if any: sends the outcome, keeps it. The mark (may be NULL) is set meanwhile. 1: decided one, 0: none is complete, -ENOMEM
  * without effect. */
-int epoch_decide(struct epoch *epoch, uint64_t now_ms, struct core_out *out);
+int epoch_decide(struct epoch *epoch, struct coordinator_mark *mark, uint64_t now_ms, struct core_out *out);
 
 /* Answers a node that asks for a step's outcome, or asks for what is missing of it. */
 void epoch_pull(struct epoch *epoch, struct member_node *node, uint64_t step, bool want_table, uint64_t now_ms,

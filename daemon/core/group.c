@@ -90,10 +90,18 @@ bool group_empty(const struct group *group)
 
 void group_bury(const struct group_env *env, const struct wire_abort *abort)
 {
-    struct grave *grave = &env->graves[(*env->next_grave)++ % GROUP_GRAVES];
+    struct grave *grave = &env->graves[GROUP_POISONS + (*env->next_grave)++ % (GROUP_GRAVES - GROUP_POISONS)];
 
     grave->epoch = abort->epoch;
     grave->abort = *abort;
+}
+
+const struct grave *group_find_grave(const struct group_env *env, struct wire_id epoch)
+{
+    for (uint32_t i = 0; i < GROUP_GRAVES; i++)
+        if (wire_id_is(env->graves[i].epoch, epoch))
+            return &env->graves[i];
+    return NULL;
 }
 
 void group_send_abort(const struct group_env *env, const struct membership *set, const struct wire_abort *abort)
@@ -306,7 +314,7 @@ void group_settle(struct group *group, const struct group_env *env)
         start_claims(group, env);
     if (!group->epoch)
         return;
-    r = epoch_decide(group->epoch, env->now_ms, env->out);
+    r = epoch_decide(group->epoch, env->config->mark, env->now_ms, env->out);
     if (r < 0)
         out_log(env->out, LOG_LEVEL_ERROR, "group %s/%s: no memory for the plan of a step, trying again", group->job,
                 group->name);

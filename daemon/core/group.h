@@ -31,6 +31,7 @@ struct grave { /* a finished epoch: whoever still speaks of it is told why */
     struct wire_id epoch;
     struct wire_abort abort;
 };
+#define GROUP_POISONS 16u /* of the graves, the first are of epochs that killed a coordinator: no later end takes their place */
 #define GROUP_GRAVES 256u /* a daemon that saw more jobs than that end answers UNKNOWN, and the asker's own timeout ends it */
 
 struct group_env { /* of the event at hand */
@@ -38,7 +39,7 @@ struct group_env { /* of the event at hand */
     struct core_out *out;
     uint64_t now_ms, link;
     bool secure; /* of that link */
-    struct grave *graves; /* [GROUP_GRAVES], a ring */
+    struct grave *graves; /* [GROUP_GRAVES], from GROUP_POISONS on a ring */
     uint32_t *next_grave;
     struct epoch **dead;
 };
@@ -90,6 +91,8 @@ bool group_empty(const struct group *group);
 
 uint32_t group_n_nodes(const struct group *group);
 
+/* NULL: it is not known that this epoch is over. */
+const struct grave *group_find_grave(const struct group_env *env, struct wire_id epoch);
 void group_bury(const struct group_env *env, const struct wire_abort *abort);
 void group_send_abort(const struct group_env *env, const struct membership *set, const struct wire_abort *abort);
 

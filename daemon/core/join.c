@@ -261,19 +261,11 @@ static void join_new(const struct joining *j, bool *ret_roster)
 
 /* ------------------------------------------------------------------------------------------------------ to a known epoch */
 
-static const struct grave *find_grave(const struct group_env *env, struct wire_id epoch)
-{
-    for (uint32_t i = 0; i < GROUP_GRAVES; i++)
-        if (wire_id_is(env->graves[i].epoch, epoch))
-            return &env->graves[i];
-    return NULL;
-}
-
 static void join_claim(const struct joining *j, bool *ret_roster)
 {
     struct group *group = j->group;
     struct epoch *epoch = group->epoch;
-    const struct grave *grave = find_grave(j->env, j->join->epoch);
+    const struct grave *grave = group_find_grave(j->env, j->join->epoch);
     struct member *member;
     struct poise_err err;
 

@@ -11,6 +11,7 @@
 
 #include "daemon/core/epoch.h"
 #include "daemon/core/mem.h"
+#include "daemon/core/poison.h"
 
 static void drop_metas(struct epoch_slot *slot)
 {
@@ -424,18 +425,23 @@ static void look_for_twins(struct epoch *epoch, const struct epoch_slot *slot, s
             epoch->label, a, b);
 }
 
-static int decide_slot(struct epoch *epoch, struct epoch_slot *slot, struct core_out *out)
+static int decide_slot(struct epoch *epoch, struct epoch_slot *slot, struct coordinator_mark *mark, struct core_out *out)
 {
     struct schema *schema;
     struct outcome *outcome;
     struct wire_slice *slices;
     struct wire_meta *record;
-    int r = schema_of(epoch, slot, &schema);
+    int r;
 
-    if (r < 0)
+    mark_set(mark, epoch->id, slot->step);
+    r = schema_of(epoch, slot, &schema);
+    if (r < 0) {
+        mark_clear(mark);
         return r;
+    }
     record = epoch->options.record ? record_of(epoch, slot) : NULL;
     r = epoch->options.record && !record ? -ENOMEM : make(epoch, slot, schema, &outcome, &slices);
+    mark_clear(mark);
     if (r < 0) {
         core_free(record);
         schema_unref(schema);
@@ -461,7 +467,7 @@ static int decide_slot(struct epoch *epoch, struct epoch_slot *slot, struct core
     return 1;
 }
 
-int epoch_decide(struct epoch *epoch, uint64_t now_ms, struct core_out *out)
+int epoch_decide(struct epoch *epoch, struct coordinator_mark *mark, uint64_t now_ms, struct core_out *out)
 {
     struct epoch_slot *lowest = NULL, *lacking = NULL;
 
@@ -477,7 +483,7 @@ int epoch_decide(struct epoch *epoch, uint64_t now_ms, struct core_out *out)
     }
     if (lacking)
         epoch_need(epoch, lacking->step, now_ms, out);
-    return lowest ? decide_slot(epoch, lowest, out) : 0;
+    return lowest ? decide_slot(epoch, lowest, mark, out) : 0;
 }
 
 uint64_t epoch_n_open(const struct epoch *epoch)

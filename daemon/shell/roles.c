@@ -295,14 +295,15 @@ int roles_set_mode(struct roles *roles, const char *job, const char *group, uint
 
 /* ------------------------------------------------------------------------------------------------------------- life */
 
-static int make_machines(struct roles *roles, const struct config *c)
+static int make_machines(struct roles *roles, const struct config *c, struct coordinator_mark *mark)
 {
     struct node_config node = {.instance = roles->instance, .heartbeat_ms = c->heartbeat_ms,
                                .pull_delay_ms = c->pull_delay_ms,
                                .silence_ms = c->silence_ms, .node_timeout_ms = c->node_timeout_ms, .mode = c->mode};
     struct coordinator_config coordinator = {.instance = roles->instance, .beacon_ms = c->beacon_ms,
                                              .warn_ms = c->warn_ms,
-                                             .node_timeout_ms = c->node_timeout_ms, .forget_ms = c->forget_ms};
+                                             .node_timeout_ms = c->node_timeout_ms, .forget_ms = c->forget_ms,
+                                             .mark = mark};
     memcpy(node.name, c->node_name, sizeof node.name);
     int rc = node_new(&node, &roles->node);
     return rc < 0 ? rc : coordinator_new(&coordinator, &roles->coordinator);
@@ -316,7 +317,7 @@ int roles_init(struct roles *roles, uv_loop_t *loop, const struct config *config
     roles->last = &roles->first;
     if (getrandom(&roles->instance, sizeof roles->instance, 0) != sizeof roles->instance)
         return err_set(err, -errno, "getrandom: %s", strerror(errno));
-    int rc = make_machines(roles, config);
+    int rc = make_machines(roles, config, sockets->mark);
     if (rc < 0)
         return err_set(err, rc, "no memory for the state machines");
     uv_idle_init(loop, &roles->turn);
@@ -327,6 +328,14 @@ int roles_init(struct roles *roles, uv_loop_t *loop, const struct config *config
     roles->n_open = 4;
     roles->loop = loop;
     return 0;
+}
+
+void roles_poisoned(struct roles *roles, const struct coordinator_mark *what, const char *who)
+{
+    struct coordinator_event event = {.kind = COORDINATOR_POISONED, .epoch = what->epoch, .step = what->step, .who = who};
+    struct poise_err err = {0};
+    if (step_coordinator(roles, &event, &err) < 0)
+        log_line(LOG_LINE_ERROR, "%s", err.text);
 }
 
 static void roles_maybe_closed(struct roles *roles)

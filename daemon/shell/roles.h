@@ -54,11 +54,15 @@ struct roles_sockets { /* kept; made after the roles, with the handlers below */
     struct local *local;
     struct links *links;
     struct listener *listener;
+    struct coordinator_mark *mark; /* kept; NULL: none */
 };
 
 /* Makes the machines and starts. */
 int roles_init(struct roles *roles, uv_loop_t *loop, const struct config *config, const struct roles_sockets *sockets,
                struct poise_err *err);
+
+/* Planning that step killed the poised before this one. Before any message comes. */
+void roles_poisoned(struct roles *roles, const struct coordinator_mark *what, const char *who);
 
 struct router_handler roles_router_handler(struct roles *roles);
 struct local_handler roles_local_handler(struct roles *roles);

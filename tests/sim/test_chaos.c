@@ -127,7 +127,7 @@ static void one_run(uint64_t seed)
 static bool all_over(const struct sim *sim)
 {
     for (uint32_t i = 0; i < sim->n_processes; i++)
-        if (sim->processes[i].alive && !sim->processes[i].over)
+        if (sim->processes[i].alive && !sim->processes[i].over && !sim->processes[i].left)
             return false;
     return true;
 }

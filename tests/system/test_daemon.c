@@ -65,7 +65,7 @@ Test(daemon, starts_with_no_configuration_and_leaves_nothing)
     struct stat st;
     char path[128];
     test_daemon_start(&daemon, NULL);
-    cr_assert_eq(test_daemon_n_files(&daemon), 4);
+    cr_assert_eq(test_daemon_n_files(&daemon), 5);
     static const char *const sockets[] = {"local.sock", "poised.zmq", "status.sock"};
     for (int i = 0; i < 3; i++) {
         snprintf(path, sizeof path, "%s/%s", daemon.dir, sockets[i]);
@@ -88,7 +88,7 @@ Test(daemon, a_second_one_is_refused_and_the_first_goes_on)
     cr_assert_eq(test_daemon_fails(&daemon, NULL), 1);
     snprintf(text, sizeof text, "another poised (pid %d) serves %s", (int)daemon.pid, daemon.dir);
     cr_assert(test_daemon_logged(&daemon, text));
-    cr_assert_eq(test_daemon_n_files(&daemon), 4);
+    cr_assert_eq(test_daemon_n_files(&daemon), 5);
     assert_healthy(&daemon);
     struct test_peer peer;
     test_peer_connect(&peer, &daemon);
@@ -103,7 +103,7 @@ Test(daemon, sockets_of_a_killed_one_are_replaced)
     test_daemon_start(&daemon, NULL);
     for (int i = 0; i < 3; i++) {
         test_daemon_kill(&daemon);
-        cr_assert_eq(test_daemon_n_files(&daemon), 4, "kill -9 leaves the files");
+        cr_assert_eq(test_daemon_n_files(&daemon), 5, "kill -9 leaves the files");
         test_daemon_restart(&daemon, NULL);
         test_peer_connect(&peer, &daemon);
         test_peer_close(&peer);
