@@ -223,6 +223,7 @@ static void free_steps(struct poise *p)
         retire_free(&p->sent[i]);
         free(p->steps[i].own);
     }
+    free(p->gone);
 }
 
 static void free_outbox(struct poise *p)

@@ -165,6 +165,8 @@ struct poise {
     struct merged *merged;                  /* the group's field table so far */
     struct merged *merged_of[HANDLE_STEPS]; /* and as it was when a step was decided */
     struct sent sent[HANDLE_STEPS];
+    uint32_t *gone; /* engine only: ranks that left before all their steps were decided; retire_forget() */
+    uint32_t n_gone;
     struct shuffle *shuffle;
     struct transport_memory memory; /* to ranks on this node */
     struct transport_tcp *tcp;      /* to others; NULL: the group cannot span nodes */

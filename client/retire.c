@@ -37,6 +37,21 @@ static uint32_t unique(uint32_t *ranks, uint32_t n)
     return kept;
 }
 
+/* Takes out those that have left. Returns how many stay. */
+static uint32_t still_there(const struct poise *p, uint32_t *ranks, uint32_t n)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        bool gone = false;
+        for (uint32_t k = 0; k < p->n_gone && !gone; k++)
+            gone = p->gone[k] == ranks[i];
+        if (!gone)
+            ranks[kept++] = ranks[i];
+    }
+    return kept;
+}
+
 void retire_free(struct sent *sent)
 {
     if (sent->dir_open)
@@ -73,6 +88,7 @@ int retire_begin(struct poise *p, const struct wire_outcome *outcome, struct poi
                           .merged = p->merged ? merged_ref(p->merged) : NULL,
                           .n_out = slice->n_out,
                           .out_rank = out_rank};
+    sent->n_left = still_there(p, left, sent->n_left);
     return 0;
 }
 
@@ -159,6 +175,12 @@ void retire_forget(struct poise *p, uint32_t rank)
                 sent->left[kept++] = sent->left[k];
         }
         sent->n_left = kept;
+    }
+    /* Of steps that are decided later, too. Without memory close() waits for its deadline, no worse. */
+    uint32_t *gone = realloc(p->gone, (p->n_gone + 1) * sizeof *gone);
+    if (gone) {
+        p->gone = gone;
+        p->gone[p->n_gone++] = rank;
     }
 }
 
