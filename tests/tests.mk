@@ -62,6 +62,7 @@ check-pure: $(call archives,planner core)
 .PHONY: test test-built test-unit test-sim test-system check-pure
 
 include tests/python/python.mk
+include tests/torch/torch.mk
 include tests/fuzz/fuzz.mk
 include tests/bench/bench.mk
 include tests/thread/thread.mk

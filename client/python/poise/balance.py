@@ -63,7 +63,8 @@ def balance(loader: Iterable[Any], lengths: str | Callable[[Any], Any], cost: st
             poise.Measure; or a rule of poise.lengths by its name: "qwen2-vl", "qwen2.5-vl", "internvl", "tokens".
         cost: what lengths cost: a preset ("qwen2.5-vl-7b"; see poise.presets()) or a list of poise.Phase; None: a sample costs
             its length (with a rule: the decoder's).
-        accumulate: loader batches that make one step (one optimizer step). The iterator yields as many micro-batches.
+        accumulate: loader batches that make one step (one optimizer step). The iterator yields as many micro-batches. Where the
+            batch size cannot be seen (iterables of lists), give micro_batch_size=, or a short last step is cut in as many, too.
         collate_fn: makes a batch of a list of samples; None: the loader's own, for other iterables the list itself.
         loss_tokens: what a sample adds to the divisor of the loss: a function of the sample, or the name of its labels
             (those that are not -100, the first left out); None: 1 each, or what poise.Measure says.

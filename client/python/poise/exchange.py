@@ -337,10 +337,12 @@ class Encoder:
 
 def describe(error: BaseException) -> str:
     """One line of text, with the place in the user's code where it was raised."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = str(error)
+    if "Original Traceback" in text:  # a DataLoader's: the worker's own last line says it
+        return text.rstrip().rsplit("\n", 1)[-1]
+    text = " ".join(text.split()) or type(error).__name__
     if isinstance(error, BadSample):
         return text
     frames = traceback.extract_tb(error.__traceback__)
-    here = frames[-1] if frames else None
-    where = f" ({here.filename.rsplit('/', 1)[-1]}:{here.lineno})" if here else ""
+    where = f" ({frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {text}{where}"

@@ -110,6 +110,7 @@ class Pipeline:
         self._stop = False
         self._last: Item | None = None
         self._failed: BaseException | None = None
+        self._hurry = False
         self._closed = False
         self._threads: list[threading.Thread] = []
         if threaded:
@@ -143,7 +144,7 @@ class Pipeline:
     def _behind(self, batch: Batch) -> Position:
         if batch.micro_batch + 1 == batch.n_micro_batches:
             self._reading, self._part = batch.step + 1, 0
-            return self.feed.behind.pop(batch.step)
+            return self._pop(batch.step)
         self._reading, self._part = batch.step, batch.micro_batch + 1
         before = self._before
         return Position(batch.step, self._part, before.epoch, before.batches, before.samples, before.loader)
@@ -172,7 +173,7 @@ class Pipeline:
         except StepError as error:
             step = self._reading
             self._reading, self._part = step + 1, 0
-            position = self._before = self.feed.behind.pop(step, self._position_of(step + 1))
+            position = self._before = self._pop(step)
             cause, raised = self.feed.causes.pop(step, (None, False))
             if cause is not None and raised and error.rank in (None, self.group.rank):
                 return Item(position, error=cause)
@@ -185,8 +186,11 @@ class Pipeline:
         except PoiseError as error:
             return Item(None, error=error, last=True)
 
-    def _position_of(self, step: int) -> Position:
-        return Position(step, 0, self._start.epoch)
+    def _pop(self, step: int) -> Position:
+        """The position behind a step. A rank whose data has ended while others go on does not submit it."""
+        position = self.feed.behind.pop(step, None)
+        before = self._before
+        return position or Position(step + 1, 0, before.epoch, before.batches, before.samples, self.feed.at_end)
 
     def _at_end(self) -> Position:
         """Behind the last step of this epoch: the next one begins with the loader's next iteration."""
@@ -294,7 +298,10 @@ class Pipeline:
             return Item(None, error=Aborted("the iteration was closed"), last=True)
         try:
             item = self._wait() if self._threads else self._inline()
-        except (KeyboardInterrupt, PoiseError):
+        except PoiseError:
+            raise
+        except KeyboardInterrupt:
+            self._hurry = True  # whoever gives up does not serve others for half a minute
             raise
         except Exception as error:  # such as torch's handler of SIGCHLD, when a worker was killed
             self._failed = error
@@ -339,4 +346,4 @@ class Pipeline:
         self._items.clear()
         if ended:
             self.feed.iterator = None
-        self.group.close(wait=wait and self._failed is None)
+        self.group.close(wait=wait and not self._hurry and self._failed is None)
