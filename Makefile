@@ -56,7 +56,7 @@ archives = $(foreach a,$(1),$(BUILD)/lib/$(a).a)
 all: $(BUILD)/poised $(BUILD)/poisectl $(BUILD)/libpoise.so $(BUILD)/libpoise.a $(BUILD)/trainer $(BUILD)/poise.pc \
 	$(BUILD)/poised.service
 
-$(BUILD)/poised: $(call obj,daemon/main.c) $(call archives,shell core proto planner)
+$(BUILD)/poised: $(call obj,daemon/main.c client/address.c client/keys.c) $(call archives,shell core proto planner)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_DAEMON) $(LIBS_POISE)
 

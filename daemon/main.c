@@ -7,11 +7,14 @@
 #include <assert.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include "daemon/planner/err.h"
+#include "client/keys.h"
 #include "daemon/shell/config.h"
+#include "daemon/shell/curve.h"
 #include "daemon/shell/links.h"
 #include "daemon/shell/listener.h"
 #include "daemon/shell/local.h"
@@ -32,12 +35,14 @@ struct poised {
     int argc;
     char **argv;
     struct config config;
+    struct keys keys;
     uv_loop_t loop;
     struct lock lock;
     struct mark mark;
     struct roles roles;
     struct router router;
     struct local local;
+    struct curve curve;
     struct links links;
     struct listener listener;
     struct status status;
@@ -93,11 +98,15 @@ static int init_links(struct poised *p, struct poise_err *err)
 {
     struct links_handler links_handler = roles_links_handler(&p->roles);
     struct listener_handler listener_handler = roles_listener_handler(&p->roles);
-    int rc = links_init(&p->links, &p->loop, p->router.context, p->config.insecure, &links_handler, err);
-    if (rc < 0)
-        return rc;
-    return listener_init(&p->listener, &p->loop, p->router.context, p->config.listen, p->config.insecure,
-                         2 * p->config.node_timeout_ms, &listener_handler, err);
+    void *context = p->router.context;
+    bool allowed = config_beyond_loopback(&p->config);
+    struct links_config links = {context, allowed, &p->keys, config_interface(&p->config)};
+    struct listener_config listener = {context, config_listen(&p->config), allowed, &p->keys,
+                                       2 * p->config.node_timeout_ms};
+    int rc = curve_init(&p->curve, &p->loop, context, &p->keys, err);
+    if (rc == 0)
+        rc = links_init(&p->links, &p->loop, &links, &links_handler, err);
+    return rc < 0 ? rc : listener_init(&p->listener, &p->loop, &listener, &listener_handler, err);
 }
 
 static int init_sockets(struct poised *p, struct poise_err *err)
@@ -129,6 +138,8 @@ static void tell_poisons(struct poised *p)
 static int init(struct poised *p, struct poise_err *err)
 {
     int rc = notify_init(&p->notify, &p->loop, p->config.ready_fd, err);
+    if (rc == 0 && strcmp(p->config.keys, "none") != 0)
+        rc = keys_read(p->config.keys, &p->keys, err);
     if (rc == 0)
         rc = lock_take(&p->lock, p->config.socket_dir, err);
     if (rc == 0)
@@ -151,6 +162,7 @@ static void fini(struct poised *p)
     local_close(&p->local, NULL);
     listener_close(&p->listener);
     links_close(&p->links);
+    curve_close(&p->curve);
     router_close(&p->router, NULL);
     roles_close(&p->roles, NULL);
     signals_close(&p->signals, NULL);
@@ -158,6 +170,7 @@ static void fini(struct poised *p)
     uv_run(&p->loop, UV_RUN_DEFAULT); /* until the last handle has closed */
     listener_fini(&p->listener);
     links_fini(&p->links);
+    curve_fini(&p->curve);
     router_fini(&p->router);
     roles_fini(&p->roles);
     mark_close(&p->mark);

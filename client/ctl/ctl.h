@@ -54,6 +54,7 @@ int doctor_command(const struct ctl_command *command, int argc, char **argv);
 int top_command(const struct ctl_command *command, int argc, char **argv);
 int mode_command(const struct ctl_command *command, int argc, char **argv);
 int run_command(const struct ctl_command *command, int argc, char **argv);
+int keygen_command(const struct ctl_command *command, int argc, char **argv);
 int demo_command(const struct ctl_command *command, int argc, char **argv);
 
 #endif

@@ -60,6 +60,11 @@ static const char run_help[] =
     "  poisectl run torchrun --nproc_per_node 4 train.py\n\n"
     "Exit status 125: poised did not start; 126, 127: COMMAND cannot be run, is not found.\n";
 
+static const char keygen_help[] =
+    "Makes the key that the nodes of a cluster know each other by, in a FILE of mode 0600 (as root it belongs to the user\n"
+    "poise, if there is one). Copy it to every node and set keys = FILE in poised.conf there; see docs/cluster.md.\n\n"
+    "  poisectl keygen /etc/poise/keys\n";
+
 static const char demo_help[] =
     "Starts a private poised and one trainer process a rank on samples of real sizes, runs the same steps unbalanced,\n"
     "in shadow mode, with the reference's algorithm and with the default, and prints a table. Every byte that arrives\n"
@@ -100,6 +105,7 @@ const struct ctl_command ctl_commands[] = {
     {"doctor", doctor_command, "check this machine before a job starts", "", doctor_help},
     {"mode", mode_command, "switch a group between on, shadow and off", "GROUP on|shadow|off", mode_help},
     {"run", run_command, "a private poised for the life of a command", "COMMAND ...", run_help},
+    {"keygen", keygen_command, "make the key of a cluster's nodes", "FILE", keygen_help},
     {"demo", demo_command, "measure balancing on this machine, with real processes and sizes", "", demo_help},
     {NULL, NULL, NULL, NULL, NULL},
 };

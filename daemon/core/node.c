@@ -415,9 +415,9 @@ static int dispatch(struct node *node, const struct node_event *event, struct po
     case NODE_FROM_COORDINATOR:
         node->messages++;
         return from_coordinator(node, event->link, event->msg);
-    case NODE_LINK_DOWN: /* proof of nothing in an epoch: there silence is measured by what is heard */
-        if (event->link < node->n_links && !node->links[event->link].down_ms)
-            node->links[event->link].down_ms = node->now_ms + 1; /* 0 says that it is not */
+    case NODE_LINK_DOWN:
+        if (event->link < node->n_links)
+            node_link_down(node, &node->links[event->link], event->why);
         return 0;
     case NODE_LINK_UP:
         if (event->link < node->n_links)

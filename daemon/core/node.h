@@ -39,7 +39,8 @@ struct node_event {
     uint32_t uid, pid, mode;
     const char *job, *group;
     const struct wire_message *msg; /* borrowed for the call */
-    bool secure; /* NODE_LINK_UP: nobody else can read what it carries: encrypted, or inside this machine */
+    bool secure;     /* NODE_LINK_UP: nobody between can read: encrypted, or inside this host */
+    const char *why; /* NODE_LINK_DOWN: what is known of the reason; NULL: nobody answers. Borrowed for the call */
 };
 
 int node_new(const struct node_config *config, struct node **ret_node);

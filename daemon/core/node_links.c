@@ -32,6 +32,7 @@ static uint32_t add_link(struct node *node, const char *endpoint, size_t n)
     node->links[node->n_links].heard_ms = node->now_ms;
     node->links[node->n_links].down_ms = 0;
     node->links[node->n_links].secure = n == 0 || strncmp(endpoint, "ipc://", 6) == 0; /* else NODE_LINK_UP says so */
+    node->links[node->n_links].why[0] = 0;
     return node->n_links++;
 }
 
@@ -64,13 +65,21 @@ uint32_t node_count_endpoints(const char *list)
     return n;
 }
 
+/* Proof of nothing in an epoch: there silence is measured by what is heard. */
+void node_link_down(const struct node *node, struct node_link *link, const char *why)
+{
+    if (!link->down_ms)
+        link->down_ms = node->now_ms + 1; /* 0 says that it is not */
+    snprintf(link->why, sizeof link->why, "%s", why ? why : "");
+}
+
 /* An attempt to open that waits for coordinators of which none can be connected to: they are named, long before the
  * process's own deadline, which would only know that nothing came. */
 void node_check_links(struct node *node, struct job *job)
 {
     struct wire_abort abort = {.rank = POISE_NONE, .replica = POISE_NONE};
     uint64_t since = 0;
-    char list[200] = "";
+    char list[360] = "";
 
     for (uint32_t i = 0; i < job->n_links; i++) {
         const struct node_link *link = &node->links[job->links[i]];
@@ -78,7 +87,8 @@ void node_check_links(struct node *node, struct job *job)
         if (!link->down_ms)
             return;
         since = link->down_ms > since ? link->down_ms : since;
-        snprintf(list + strlen(list), sizeof list - strlen(list), " %s", link->endpoint);
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s %s (%s)", i ? "," : "", link->endpoint,
+                 link->why[0] ? link->why : "nobody answers");
     }
     if (node->now_ms < since + node->config.node_timeout_ms)
         return;

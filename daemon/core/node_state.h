@@ -120,6 +120,7 @@ struct node_link {
     uint64_t heard_ms;
     uint64_t down_ms; /* since when there is no connection; 0: there is one, or nobody knows */
     bool secure;      /* payload keys may go there */
+    char why[96];     /* that it is down; "": nobody answers */
 };
 
 struct node {
@@ -169,6 +170,7 @@ void session_abort(struct node *node, struct session *session, const struct wire
 /* node_links.c */
 int node_add_links(struct node *node, struct job *job, const char *list); /* 0 or -ENOMEM without effect */
 uint32_t node_count_endpoints(const char *list);
+void node_link_down(const struct node *node, struct node_link *link, const char *why);
 void node_check_links(struct node *node, struct job *job);
 
 /* node_epoch.c */

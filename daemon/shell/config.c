@@ -44,8 +44,13 @@ static const struct setting settings[] = {
      "on, shadow or off, of jobs that were not told another"},
     {"node-name", KIND_TEXT, PLACE(node_name), 0, 0, "", false, "NAME",
      "in messages and status (default: the host's name)"},
-    {"listen", KIND_TEXT, PLACE(listen), 0, 0, "none", false, "LIST",
-     "where nodes of other poised reach this one as coordinator: tcp://HOST[:PORT], ipc:///PATH, or none"},
+    {"listen", KIND_TEXT, PLACE(listen), 0, 0, "auto", false, "LIST",
+     "where nodes of other poised reach this one as coordinator: tcp://HOST[:PORT], ipc:///PATH, none, or auto: tcp://* "
+     "with keys, none without"},
+    {"keys", KIND_TEXT, PLACE(keys), 0, 0, "none", false, "FILE",
+     "the cluster's key, the same file on all nodes (poisectl keygen), or none"},
+    {"interface", KIND_TEXT, PLACE(interface), 0, 0, "auto", false, "NAMES",
+     "by which other nodes are reached, as NCCL_SOCKET_IFNAME has it (eth0,ib or =eth0 or ^docker), or an address"},
     {"insecure", KIND_BOOL, PLACE(insecure), 0, 0, "no", false, "YES|NO",
      "allow endpoints beyond loopback although nothing is encrypted"},
     {"max-processes", KIND_NUMBER, PLACE(max_processes), 1, 100000, "4096", false, "N", "processes served at once"},
@@ -221,6 +226,23 @@ static int scan_flags(int argc, char *const argv[], const char *flags[N_SETTINGS
     return 0;
 }
 
+bool config_beyond_loopback(const struct config *config)
+{
+    return config->insecure || strcmp(config->keys, "none") != 0;
+}
+
+const char *config_listen(const struct config *config)
+{
+    if (strcmp(config->listen, "auto") != 0)
+        return config->listen;
+    return strcmp(config->keys, "none") != 0 ? "tcp://*" : "none";
+}
+
+const char *config_interface(const struct config *config)
+{
+    return strcmp(config->interface, "auto") == 0 ? NULL : config->interface;
+}
+
 static int check_together(struct config *c, struct poise_err *err)
 {
     if (c->heartbeat_ms >= c->node_timeout_ms)
@@ -230,9 +252,9 @@ static int check_together(struct config *c, struct poise_err *err)
         return err_set(err, -EINVAL, "silence-ms (%llu) must be above beacon-ms (%llu)",
                        (unsigned long long)c->silence_ms, (unsigned long long)c->beacon_ms);
     struct poise_err detail;
-    int rc = strcmp(c->listen, "none") == 0
+    int rc = strcmp(config_listen(c), "none") == 0
                  ? 0
-                 : endpoints_parse(c->listen, ENDPOINT_LISTEN, c->insecure, NULL, NULL, &detail);
+                 : endpoints_parse(config_listen(c), ENDPOINT_LISTEN, config_beyond_loopback(c), NULL, NULL, &detail);
     if (rc < 0)
         return err_set(err, rc, "listen: %s", detail.text);
     if (!c->node_name[0] && gethostname(c->node_name, sizeof c->node_name - 1) < 0)

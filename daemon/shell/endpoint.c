@@ -100,7 +100,7 @@ static int check_name(const char *text, const struct host *host, enum endpoint_u
     return 0;
 }
 
-static int parse_tcp(const char *text, enum endpoint_use use, bool insecure, struct endpoint *endpoint,
+static int parse_tcp(const char *text, enum endpoint_use use, bool allowed, struct endpoint *endpoint,
                      struct poise_err *err)
 {
     struct host host;
@@ -111,10 +111,11 @@ static int parse_tcp(const char *text, enum endpoint_use use, bool insecure, str
         return rc;
     if (strcmp(host.name, "localhost") == 0)
         strcpy(host.name, "127.0.0.1");
-    if (!is_loopback(&host) && !insecure)
+    if (!is_loopback(&host) && !allowed)
         return bad(err, -EPERM, text,
-                   "it is beyond loopback, and this release has no keys (encryption comes with them, in a later one): "
-                   "use 127.0.0.0/8, [::1] or ipc, or set insecure = yes on a network that you trust");
+                   "it is beyond loopback, and poised has no keys: make them with poisectl keygen FILE, copy FILE to all "
+                   "nodes and set keys = FILE (or set insecure = yes on a network that you trust)");
+    endpoint->is_loopback = is_loopback(&host);
     const char *open = host.is_v6 ? "[" : "", *close = host.is_v6 ? "]" : "";
     snprintf(endpoint->control, sizeof endpoint->control, TCP "%s%s%s:%u", open, host.name, close, host.port);
     snprintf(endpoint->beacon, sizeof endpoint->beacon, TCP "%s%s%s:%u", open, host.name, close, host.port + 1);
@@ -134,12 +135,28 @@ static int parse_ipc(const char *text, struct endpoint *endpoint, struct poise_e
     return 0;
 }
 
+/* ZeroMQ has the source address before the other, with a semicolon in between. */
+static void leave_from(char text[ENDPOINT_BYTES], const char *address)
+{
+    char rest[ENDPOINT_BYTES];
+    memcpy(rest, text + strlen(TCP), ENDPOINT_BYTES - strlen(TCP));
+    snprintf(text, ENDPOINT_BYTES, TCP "%.60s:0;%.230s", address, rest);
+}
+
+void endpoint_leave_from(struct endpoint *endpoint, const char *address)
+{
+    if (endpoint->is_ipc)
+        return;
+    leave_from(endpoint->control, address);
+    leave_from(endpoint->beacon, address);
+}
+
 const char *endpoint_path(const char *text)
 {
     return text + strlen(IPC);
 }
 
-int endpoint_parse(const char *bytes, size_t n_bytes, enum endpoint_use use, bool insecure,
+int endpoint_parse(const char *bytes, size_t n_bytes, enum endpoint_use use, bool allowed,
                    struct endpoint *ret_endpoint, struct poise_err *err)
 {
     struct endpoint endpoint = {.is_ipc = false};
@@ -154,7 +171,7 @@ int endpoint_parse(const char *bytes, size_t n_bytes, enum endpoint_use use, boo
         if (*at <= ' ' || *at == 127)
             return bad(err, -EINVAL, text, "it has a space or a control character in it");
     if (strncmp(text, TCP, strlen(TCP)) == 0)
-        rc = parse_tcp(text, use, insecure, &endpoint, err);
+        rc = parse_tcp(text, use, allowed, &endpoint, err);
     else if (strncmp(text, IPC, strlen(IPC)) == 0)
         rc = parse_ipc(text, &endpoint, err);
     else
@@ -164,7 +181,7 @@ int endpoint_parse(const char *bytes, size_t n_bytes, enum endpoint_use use, boo
     return rc;
 }
 
-int endpoints_parse(const char *list, enum endpoint_use use, bool insecure, struct endpoint *ret_endpoints,
+int endpoints_parse(const char *list, enum endpoint_use use, bool allowed, struct endpoint *ret_endpoints,
                     uint32_t *ret_n, struct poise_err *err)
 {
     struct endpoint endpoints[ENDPOINTS_MAX];
@@ -174,7 +191,7 @@ int endpoints_parse(const char *list, enum endpoint_use use, bool insecure, stru
         size_t n_bytes = strcspn(at, ",");
         if (n == ENDPOINTS_MAX)
             return err_set(err, -EINVAL, "more than %d endpoints: one to three are useful", ENDPOINTS_MAX);
-        int rc = endpoint_parse(at, n_bytes, use, insecure, &endpoints[n++], err);
+        int rc = endpoint_parse(at, n_bytes, use, allowed, &endpoints[n++], err);
         if (rc < 0)
             return rc;
         at += n_bytes;

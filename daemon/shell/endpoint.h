@@ -22,17 +22,21 @@ struct endpoint {
     char control[ENDPOINT_BYTES]; /* for ZeroMQ, with the port */
     char beacon[ENDPOINT_BYTES];
     bool is_ipc;
+    bool is_loopback; /* of tcp, by its text */
 };
 
-/* One endpoint, n_text bytes. Beyond loopback only where `insecure`, since there are no keys yet. Errors: -EINVAL,
- * -EPERM naming the endpoint and what is wrong with it. */
-int endpoint_parse(const char *text, size_t n_text, enum endpoint_use use, bool insecure, struct endpoint *ret_endpoint,
+/* One endpoint, n_text bytes. Beyond loopback only where that is `allowed`: there are keys, or the operator wants none.
+ * Errors: -EINVAL, -EPERM naming the endpoint and what is wrong with it. */
+int endpoint_parse(const char *text, size_t n_text, enum endpoint_use use, bool allowed, struct endpoint *ret_endpoint,
                    struct poise_err *err);
 
 /* A list with commas in between, at most ENDPOINTS_MAX. ret_endpoints [ENDPOINTS_MAX] may be NULL: only checks. Errors:
  * those of endpoint_parse(). */
-int endpoints_parse(const char *list, enum endpoint_use use, bool insecure, struct endpoint *ret_endpoints,
+int endpoints_parse(const char *list, enum endpoint_use use, bool allowed, struct endpoint *ret_endpoints,
                     uint32_t *ret_n, struct poise_err *err);
+
+/* Makes it leave from that address of this host, "10.0.0.1" or "[fd00::1]"; nothing of ipc. */
+void endpoint_leave_from(struct endpoint *endpoint, const char *address);
 
 /* The file of an ipc endpoint's text. */
 const char *endpoint_path(const char *text);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/address.h"
 #include "daemon/planner/err.h"
 #include "daemon/shell/uplink.h"
 #include "daemon/shell/log.h"
@@ -19,6 +20,7 @@
 #define LOOK_MS 250     /* a beacon's period */
 #define CONNECT_MS 1000 /* not connected after so long is worth a line: a handshake takes a few milliseconds */
 #define IDLE_MS 60000   /* without a message to it; a job sends one a second, and the next one may come soon */
+#define AGAIN_MS 1000   /* between attempts where ZeroMQ makes none by itself */
 #define BEACONS_MS 5000 /* connected, and its beacons are not: the port is shut */
 
 static struct uplink *find(const struct links *links, uint64_t number)
@@ -29,6 +31,18 @@ static struct uplink *find(const struct links *links, uint64_t number)
     return NULL;
 }
 
+/* The interface is asked for at each link: addresses come and go. */
+static int leave_from(const struct links *links, struct endpoint *endpoint, struct poise_err *err)
+{
+    char address[ADDRESS_BYTES];
+    if (!links->interface || endpoint->is_ipc || endpoint->is_loopback)
+        return 0;
+    int rc = endpoint_local_address(endpoint->control, links->interface, address, sizeof address, err);
+    if (rc == 0)
+        endpoint_leave_from(endpoint, address);
+    return rc;
+}
+
 static struct uplink *add(struct links *links, uint64_t number, const char *text, struct poise_err *err)
 {
     struct uplink *link = calloc(1, sizeof *link), **last = &links->first;
@@ -37,7 +51,8 @@ static struct uplink *add(struct links *links, uint64_t number, const char *text
         err_set(err, -ENOMEM, "no memory for a connection to coordinator %s", text);
         return NULL;
     }
-    if (endpoint_parse(text, strlen(text), ENDPOINT_CONNECT, links->insecure, &link->endpoint, err) < 0) {
+    if (endpoint_parse(text, strlen(text), ENDPOINT_CONNECT, links->allowed, &link->endpoint, err) < 0 ||
+        leave_from(links, &link->endpoint, err) < 0) {
         uplink_free(link);
         return NULL;
     }
@@ -51,19 +66,28 @@ static struct uplink *add(struct links *links, uint64_t number, const char *text
 
 /* ------------------------------------------------------------------------------------------------------------ state */
 
+/* Whether nobody between can read it. */
+static bool is_secure(const struct uplink *link)
+{
+    return link->links->keys->set || link->endpoint.is_ipc || link->endpoint.is_loopback;
+}
+
 static void tell(struct uplink *link, bool up, uint64_t now_ms)
 {
     struct links *links = link->links;
+    struct links_change change = {up, up && is_secure(link), up ? NULL : link->control.trouble};
     if (up)
-        log_line(LOG_LINE_INFO, "coordinator %s: connected", link->text);
+        log_line(LOG_LINE_INFO, "coordinator %s: connected%s%s%s", link->text, links->keys->set ? ", encrypted" : "",
+                 *link->control.local ? ", from " : "", link->control.local);
     else
         log_line(LOG_LINE_WARNING, "coordinator %s: %s (%s), trying again", link->text,
                  link->told_up ? "the connection is lost" : "cannot be reached",
                  link->control.trouble ? link->control.trouble : "nobody answers");
     link->told_up = up;
     link->told_down = !up;
+    link->told_trouble = link->control.trouble;
     link->state_ms = now_ms;
-    links->handler.change(links->handler.data, link->number, up);
+    links->handler.change(links->handler.data, link->number, &change);
 }
 
 static void warn_of_beacons(struct uplink *link, uint64_t now_ms)
@@ -86,11 +110,28 @@ static void judge(struct uplink *link, uint64_t now_ms)
         tell(link, false, now_ms);
     else if (!link->control.up && !link->told_down && now_ms >= link->opened_ms + CONNECT_MS)
         tell(link, false, now_ms);
+    else if (link->told_down && link->control.trouble != link->told_trouble)
+        tell(link, false, now_ms);
     warn_of_beacons(link, now_ms);
-    if (now_ms < link->used_ms + IDLE_MS)
-        return;
-    log_line(LOG_LINE_DEBUG, "coordinator %s: not in use, closed", link->text);
-    uplink_close(link);
+    if (now_ms >= link->used_ms + IDLE_MS) {
+        log_line(LOG_LINE_DEBUG, "coordinator %s: not in use, closed", link->text);
+        uplink_close(link);
+    } else if ((link->control.ended || link->beacons.ended) && now_ms >= link->opened_ms + AGAIN_MS) {
+        link->again = true;
+        uplink_close(link);
+    }
+}
+
+/* What was told of it stays: it is the same trouble until something else happens. */
+static void open_anew(struct uplink *link, uint64_t now_ms)
+{
+    struct poise_err err = {0};
+    if (uplink_open(link, &err) < 0) {
+        log_line(LOG_LINE_ERROR, "%s", err.text);
+        return; /* in the next turn of the timer */
+    }
+    link->again = false;
+    link->opened_ms = now_ms;
 }
 
 static void on_timer(uv_timer_t *timer)
@@ -101,7 +142,9 @@ static void on_timer(uv_timer_t *timer)
     for (struct uplink *link = links->first; link; link = link->next) {
         if (link->open && !link->closing)
             judge(link, now);
-        any |= link->open;
+        else if (link->again && !link->open)
+            open_anew(link, now);
+        any |= link->open || link->again;
     }
     if (!any)
         uv_timer_stop(timer);
@@ -112,7 +155,8 @@ static int open_again(struct uplink *link, struct poise_err *err)
     int rc = uplink_open(link, err);
     if (rc < 0)
         return rc;
-    link->told_up = link->told_down = link->warned = false;
+    link->told_up = link->told_down = link->warned = link->again = false;
+    link->control.trouble = link->beacons.trouble = NULL;
     link->opened_ms = link->state_ms = roles_now_ms();
     if (!uv_is_active((uv_handle_t *)&link->links->timer))
         uv_timer_start(&link->links->timer, on_timer, LOOK_MS, LOOK_MS);
@@ -134,8 +178,8 @@ void links_send(struct links *links, uint64_t number, const char *endpoint, cons
         return;
     }
     link->used_ms = roles_now_ms();
-    if (link->closing)
-        rc = -EAGAIN; /* in the next turn of the loop it is closed, and opened again */
+    if (link->closing || link->again)
+        rc = -EAGAIN; /* it is closed soon, and opened again */
     else if (!link->open)
         rc = open_again(link, &err);
     if (rc == 0)
@@ -159,16 +203,21 @@ uint32_t links_report(const struct links *links, uint64_t now_ms, struct link_re
         reports[n].state = !link->open || link->closing ? LINK_IDLE : link->told_up ? LINK_UP
                            : link->told_down            ? LINK_DOWN
                                                         : LINK_CONNECTING;
+        reports[n].encrypted = links->keys->set;
+        reports[n].local = link->control.local;
+        reports[n].peer = link->control.peer;
+        reports[n].trouble = link->control.up ? NULL : link->control.trouble;
         if (link->beacon_ms)
             reports[n].beacon_ms = now_ms - link->beacon_ms;
     }
     return n;
 }
 
-int links_init(struct links *links, uv_loop_t *loop, void *context, bool insecure, const struct links_handler *handler,
-               struct poise_err *err)
+int links_init(struct links *links, uv_loop_t *loop, const struct links_config *config,
+               const struct links_handler *handler, struct poise_err *err)
 {
-    *links = (struct links){.context = context, .insecure = insecure, .handler = *handler};
+    *links = (struct links){.context = config->context, .allowed = config->allowed, .keys = config->keys,
+                            .interface = config->interface, .handler = *handler};
     int rc = uv_timer_init(loop, &links->timer);
     if (rc < 0)
         return err_set(err, rc, "a timer: %s", uv_strerror(rc));

@@ -2,8 +2,9 @@
 /*
  * Nodes come by their first message and go when their connection does (ROUTER_MANDATORY says so when something is sent
  * to it) or when they are silent; neither proves anything about their processes, the coordinator has timers for that.
- * Without keys whoever reaches the endpoint may speak for any user: so it is on loopback, or an ipc socket that only
- * this user and root may open, unless the operator says otherwise.
+ * With keys every endpoint, on loopback and ipc as well, admits only who has the cluster's key. Without them whoever
+ * reaches the endpoint may speak for any user: so it is on loopback, or an ipc socket that only this user and root may
+ * open, unless the operator says otherwise.
  */
 #include "daemon/shell/listener.h"
 
@@ -16,7 +17,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "client/address.h"
 #include "daemon/planner/err.h"
+#include "daemon/shell/curve.h"
 #include "daemon/shell/log.h"
 #include "daemon/shell/roles.h"
 #include "daemon/shell/zframe.h"
@@ -35,6 +38,16 @@
 static struct peer *find(const struct listener *listener, uint64_t id)
 {
     return (struct peer *)(uintptr_t)map_get(&listener->peers, id);
+}
+
+/* Where it is, from what ZeroMQ knows of the connection that the message came by: an address, and of an ipc endpoint
+ * what the kernel says of the process, ":UID:GID:PID". */
+static void place(const struct listener *listener, struct peer *peer, zmq_msg_t *body)
+{
+    const char *address = zmq_msg_gets(body, "Peer-Address");
+    bool is_ipc = !address || !*address || (address[0] == ':' && address[1] != ':');
+    snprintf(peer->address, sizeof peer->address, "%s", is_ipc ? "" : zwatch_plain(address));
+    peer->secure = listener->keys->set || is_ipc || address_is_loopback(peer->address);
 }
 
 static struct peer *add(struct listener *listener, uint64_t id)
@@ -113,9 +126,10 @@ static void dispatch(struct listener *listener, zmq_msg_t *id_frame, zmq_msg_t *
         bad(listener, err.text);
     } else if (peer || (peer = add(listener, id))) {
         name(peer, msg);
+        place(listener, peer, body);
         peer->heard_ms = roles_now_ms();
         peer->received++;
-        listener->handler.message(listener->handler.data, id, msg);
+        listener->handler.message(listener->handler.data, id, peer->secure, msg);
         return;
     }
     wire_free(msg);
@@ -222,6 +236,9 @@ static int bind_one(void *socket, const char *text, bool is_ipc, struct poise_er
     mode_t mask = umask(0177); /* of an ipc socket: this user and root */
     int rc = zmq_bind(socket, text) < 0 ? -errno : 0;
     umask(mask);
+    if (rc == -EADDRINUSE)
+        return err_set(err, rc, "listen: %s: another process listens there; listen = none where this poised shall not "
+                                "coordinate for other nodes", text);
     return rc < 0 ? err_set(err, rc, "listen: %s: %s", text, zmq_strerror(-rc)) : 0;
 }
 
@@ -236,27 +253,43 @@ static int bind_all(struct listener *listener, struct poise_err *err)
         rc = bind_one(listener->pub, e->beacon, e->is_ipc, err);
         if (rc < 0)
             return rc;
-        log_line(LOG_LINE_INFO, "coordinator: listens on %s, beacons on %s", e->control, e->beacon);
+        log_line(LOG_LINE_INFO, "coordinator: listens on %s, beacons on %s, %s", e->control, e->beacon,
+                 listener->keys->set ? "for nodes with its key" : "without keys");
     }
     return 0;
 }
 
-int listener_init(struct listener *listener, uv_loop_t *loop, void *context, const char *list, bool insecure,
-                  uint64_t forget_ms, const struct listener_handler *handler, struct poise_err *err)
+static int make_sockets(struct listener *listener, uv_loop_t *loop, void *context, struct poise_err *err)
 {
-    *listener = (struct listener){.handler = *handler, .forget_ms = forget_ms, .zpoll = {.data = listener}};
-    if (strcmp(list, "none") == 0)
-        return 0;
-    int rc = endpoints_parse(list, ENDPOINT_LISTEN, insecure, listener->endpoints, &listener->n_endpoints, err);
-    if (rc < 0)
-        return rc;
     listener->router = zmq_socket(context, ZMQ_ROUTER);
     listener->pub = zmq_socket(context, ZMQ_PUB);
     if (!listener->router || !listener->pub)
         return err_set(err, -errno, "listen: no socket: %s", zmq_strerror(errno));
-    if ((rc = configure(listener->router, true)) < 0 || (rc = configure(listener->pub, false)) < 0)
+    int rc = configure(listener->router, true);
+    if (rc == 0)
+        rc = configure(listener->pub, false);
+    if (rc == 0)
+        rc = curve_serve(listener->router, listener->keys);
+    if (rc == 0)
+        rc = curve_serve(listener->pub, listener->keys);
+    if (rc < 0)
         return err_set(err, rc, "listen: %s", zmq_strerror(-rc));
-    if ((rc = bind_all(listener, err)) < 0 ||
+    bool keys = listener->keys->set;
+    if ((rc = zwatch_init(&listener->router_watch, loop, context, listener->router, "router", keys, err)) < 0)
+        return rc;
+    return zwatch_init(&listener->pub_watch, loop, context, listener->pub, "pub", keys, err);
+}
+
+int listener_init(struct listener *listener, uv_loop_t *loop, const struct listener_config *config,
+                  const struct listener_handler *handler, struct poise_err *err)
+{
+    *listener = (struct listener){.handler = *handler, .forget_ms = config->forget_ms, .keys = config->keys,
+                                  .zpoll = {.data = listener}};
+    if (strcmp(config->list, "none") == 0)
+        return 0;
+    int rc = endpoints_parse(config->list, ENDPOINT_LISTEN, config->allowed, listener->endpoints, &listener->n_endpoints,
+                             err);
+    if (rc < 0 || (rc = make_sockets(listener, loop, config->context, err)) < 0 || (rc = bind_all(listener, err)) < 0 ||
         (rc = zpoll_init(&listener->zpoll, loop, listener->router, on_readable, err)) < 0)
         return rc;
     uv_timer_init(loop, &listener->timer);
@@ -268,6 +301,8 @@ int listener_init(struct listener *listener, uv_loop_t *loop, void *context, con
 
 void listener_close(struct listener *listener)
 {
+    zwatch_close(&listener->router_watch);
+    zwatch_close(&listener->pub_watch);
     if (!listener->loop)
         return;
     listener->loop = NULL;
@@ -277,6 +312,8 @@ void listener_close(struct listener *listener)
 
 void listener_fini(struct listener *listener)
 {
+    zwatch_fini(&listener->router_watch);
+    zwatch_fini(&listener->pub_watch);
     if (listener->router)
         zmq_close(listener->router);
     if (listener->pub)

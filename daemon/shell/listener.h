@@ -11,7 +11,9 @@
 
 #include "daemon/shell/endpoint.h"
 #include "daemon/shell/map.h"
+#include "client/keys.h"
 #include "daemon/shell/zpoll.h"
+#include "daemon/shell/zwatch.h"
 #include "proto/wire.h"
 
 struct peer { /* a node that speaks to this coordinator */
@@ -20,12 +22,14 @@ struct peer { /* a node that speaks to this coordinator */
     struct wire_id instance; /* none: it has not said yet */
     char name[POISE_MAX_NAME];
     uint64_t heard_ms, received, sent, dropped;
+    char address[ZWATCH_ADDRESS]; /* where it connects from; "" of ipc */
+    bool secure;                  /* nobody between can read: encrypted, or inside this host */
 };
 
 struct listener_handler {
     void *data;
-    /* A checked message of a node. Takes msg. */
-    void (*message)(void *data, uint64_t id, struct wire_message *msg);
+    /* A checked message of a node, and whether nobody between can read what is sent to it. Takes msg. */
+    void (*message)(void *data, uint64_t id, bool secure, struct wire_message *msg);
     /* The node is not there any more. */
     void (*gone)(void *data, uint64_t id);
     /* Whether reading shall pause until a later turn of the loop. */
@@ -43,6 +47,8 @@ struct listener {
     uv_loop_t *loop; /* NULL: does not listen */
     void *router, *pub;
     struct zpoll zpoll;
+    struct zwatch router_watch, pub_watch;
+    const struct keys *keys; /* borrowed */
     uv_timer_t timer;
     struct listener_handler handler;
     uint64_t forget_ms; /* a node that is silent for so long is forgotten */
@@ -54,10 +60,17 @@ struct listener {
     struct listener_counters counters;
 };
 
-/* Binds to the endpoints, a list that endpoints_parse() takes, and starts; "none": does nothing. Errors name the
- * endpoint. */
-int listener_init(struct listener *listener, uv_loop_t *loop, void *context, const char *list, bool insecure,
-                  uint64_t forget_ms, const struct listener_handler *handler, struct poise_err *err);
+struct listener_config {
+    void *context;
+    const char *list; /* as endpoints_parse() takes it; "none": does nothing */
+    bool allowed;     /* endpoints beyond loopback */
+    const struct keys *keys; /* borrowed */
+    uint64_t forget_ms;
+};
+
+/* Binds to the endpoints and starts. Errors name the endpoint. */
+int listener_init(struct listener *listener, uv_loop_t *loop, const struct listener_config *config,
+                  const struct listener_handler *handler, struct poise_err *err);
 
 /* To the node of that link; never blocks. What cannot be sent is dropped. */
 void listener_send(struct listener *listener, uint64_t id, const struct wire_message *msg);

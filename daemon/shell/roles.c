@@ -52,42 +52,54 @@ static void event_free(struct roles_event *event)
     free(event);
 }
 
-/* Takes msg, in every case. */
-void roles_push_message(struct roles *roles, bool to_coordinator, enum node_event_kind kind, uint64_t from,
-                         struct wire_message *msg)
+/* Takes event.msg, in every case. An event without one is about a connection: silence tells the same, later. */
+static void push_copy(struct roles *roles, struct roles_event event)
 {
-    struct roles_event *event = msg ? calloc(1, sizeof *event) : NULL;
-    if (!event) {
+    struct roles_event *queued = calloc(1, sizeof *queued);
+    if (queued) {
+        *queued = event;
+        roles_push(roles, queued);
+    } else if (event.msg) {
         roles->counters.dropped++;
         log_line(LOG_LINE_ERROR, "no memory for a message, dropped");
-        wire_free(msg);
-        return;
+        wire_free(event.msg);
     }
-    event->to_coordinator = to_coordinator;
-    event->kind = kind;
-    event->msg = msg;
-    event->session = event->link = from;
-    roles_push(roles, event);
 }
 
-void roles_push_change(struct roles *roles, bool to_coordinator, enum node_event_kind kind, uint64_t link)
+void roles_push_message(struct roles *roles, enum node_event_kind kind, uint64_t from, struct wire_message *msg)
 {
-    struct roles_event *event = calloc(1, sizeof *event);
-    if (!event)
-        return; /* silence tells the same, later */
-    event->to_coordinator = to_coordinator;
-    event->kind = kind;
-    event->link = link;
-    roles_push(roles, event);
+    push_copy(roles, (struct roles_event){.kind = kind, .session = from, .link = from, .msg = msg});
 }
 
+void roles_push_up(struct roles *roles, uint64_t link, bool secure, struct wire_message *msg)
+{
+    push_copy(roles, (struct roles_event){.to_coordinator = true, .link = link, .secure = secure, .msg = msg});
+}
+
+void roles_push_change(struct roles *roles, uint64_t link, const struct links_change *change)
+{
+    push_copy(roles, (struct roles_event){.kind = change->up ? NODE_LINK_UP : NODE_LINK_DOWN, .link = link,
+                                          .secure = change->secure, .why = change->why});
+}
+
+void roles_push_gone(struct roles *roles, uint64_t link)
+{
+    push_copy(roles, (struct roles_event){.to_coordinator = true, .link = link});
+}
+
+/* Between the roles of this process: nobody else can read it. */
 static void pass(struct roles *roles, bool to_coordinator, uint64_t link, const struct wire_message *msg)
 {
-    struct wire_message *copy = NULL;
-    if (wire_copy(msg, &copy) < 0)
-        copy = NULL;
+    struct wire_message *copy;
     roles->counters.passed++;
-    roles_push_message(roles, to_coordinator, NODE_FROM_COORDINATOR, link, copy);
+    if (wire_copy(msg, &copy) < 0) {
+        roles->counters.dropped++;
+        log_line(LOG_LINE_ERROR, "no memory for a message, dropped");
+    } else if (to_coordinator) {
+        roles_push_up(roles, link, true, copy);
+    } else {
+        roles_push_message(roles, NODE_FROM_COORDINATOR, link, copy);
+    }
 }
 
 /* ---------------------------------------------------------------------------------------------------------- updates */
@@ -247,14 +259,6 @@ static bool is_first(const struct roles_event *event)
     return event->kind == NODE_SESSION || (event->kind == NODE_FROM_PROCESS && event->msg->type == WIRE_JOIN);
 }
 
-/* Whether nobody else can read what a connection carries: it is inside this process, or every endpoint is inside this
- * machine, which is so unless the operator said `insecure`. */
-static bool is_secure(const struct roles *roles, const struct roles_event *event)
-{
-    bool is_inner = event->to_coordinator && roles->has_inner && event->link == roles->inner_link;
-    return is_inner || !roles->insecure;
-}
-
 static void on_turn(uv_idle_t *turn)
 {
     struct roles *roles = turn->data;
@@ -263,13 +267,12 @@ static void on_turn(uv_idle_t *turn)
     int rc;
     if (queued->to_coordinator) {
         struct coordinator_event event = {.kind = queued->msg ? COORDINATOR_FROM_NODE : COORDINATOR_LINK_DOWN,
-                                          .link = queued->link, .msg = queued->msg,
-                                          .secure = is_secure(roles, queued)};
+                                          .link = queued->link, .msg = queued->msg, .secure = queued->secure};
         rc = step_coordinator(roles, &event, &err);
     } else {
         struct node_event event = {.kind = queued->kind, .session = queued->session, .link = queued->link,
-                                   .uid = queued->uid, .pid = queued->pid, .msg = queued->msg,
-                                   .secure = is_secure(roles, queued)};
+                                   .uid = queued->uid, .pid = queued->pid, .msg = queued->msg, .secure = queued->secure,
+                                   .why = queued->why};
         rc = step_node(roles, &event, &err);
     }
     if (rc < 0 && !queued->to_coordinator && queued->kind == NODE_SESSION_END) {
@@ -313,7 +316,8 @@ int roles_init(struct roles *roles, uv_loop_t *loop, const struct config *config
                struct poise_err *err)
 {
     *roles = (struct roles){.router = sockets->router, .local = sockets->local, .links = sockets->links,
-                            .listener = sockets->listener, .insecure = config->insecure, .mode = config->mode};
+                            .listener = sockets->listener, .allowed = config_beyond_loopback(config),
+                            .mode = config->mode};
     roles->last = &roles->first;
     if (getrandom(&roles->instance, sizeof roles->instance, 0) != sizeof roles->instance)
         return err_set(err, -errno, "getrandom: %s", strerror(errno));

@@ -32,7 +32,7 @@ struct roles {
     struct local *local;
     struct links *links;
     struct listener *listener;
-    bool insecure;
+    bool allowed; /* endpoints beyond loopback */
     struct wire_id instance;
     uint32_t mode; /* of jobs without one of their own: what WELCOME says; the node tells a job's own after JOIN */
     struct roles_counters counters;

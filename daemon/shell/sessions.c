@@ -100,7 +100,7 @@ static bool refuse_join(struct roles *roles, uint64_t session, const struct wire
     struct poise_err why;
     if (!join->coordinators || !join->coordinators[0])
         return false;
-    int rc = endpoints_parse(join->coordinators, ENDPOINT_CONNECT, roles->insecure, NULL, NULL, &why);
+    int rc = endpoints_parse(join->coordinators, ENDPOINT_CONNECT, roles->allowed, NULL, NULL, &why);
     if (rc == 0)
         return false;
     msg.refused.who.rank = join->rank;
@@ -125,7 +125,7 @@ static void on_message(void *data, uint64_t session, struct wire_message *msg)
         return;
     }
     bool leaves = msg->type == WIRE_LEAVE;
-    roles_push_message(roles, false, NODE_FROM_PROCESS, session, msg);
+    roles_push_message(roles, NODE_FROM_PROCESS, session, msg);
     if (!leaves || !end)
         return;
     end->said_leave = true;
@@ -192,22 +192,22 @@ struct local_handler roles_local_handler(struct roles *roles)
 
 static void on_coordinator(void *data, uint64_t number, struct wire_message *msg)
 {
-    roles_push_message(data, false, NODE_FROM_COORDINATOR, number, msg);
+    roles_push_message(data, NODE_FROM_COORDINATOR, number, msg);
 }
 
-static void on_link(void *data, uint64_t number, bool up)
+static void on_link(void *data, uint64_t number, const struct links_change *change)
 {
-    roles_push_change(data, false, up ? NODE_LINK_UP : NODE_LINK_DOWN, number);
+    roles_push_change(data, number, change);
 }
 
-static void on_node(void *data, uint64_t id, struct wire_message *msg)
+static void on_node(void *data, uint64_t id, bool secure, struct wire_message *msg)
 {
-    roles_push_message(data, true, NODE_FROM_COORDINATOR, id, msg);
+    roles_push_up(data, id, secure, msg);
 }
 
 static void on_node_gone(void *data, uint64_t id)
 {
-    roles_push_change(data, true, NODE_LINK_DOWN, id);
+    roles_push_gone(data, id);
 }
 
 struct links_handler roles_links_handler(struct roles *roles)

@@ -14,6 +14,8 @@ struct roles_event {
     uint32_t uid, pid;
     struct wire_message *msg; /* owned */
     bool said_leave;          /* NODE_SESSION_END: nothing more is to come */
+    bool secure;              /* struct node_event, struct coordinator_event */
+    const char *why;          /* struct node_event; static */
     uint64_t until_ms;        /* of one that lingers */
 };
 
@@ -25,13 +27,17 @@ void sessions_free(struct roles *roles);
 /* In roles.c. Takes the event. */
 void roles_push(struct roles *roles, struct roles_event *event);
 
-/* Takes msg, in every case. */
-void roles_push_message(struct roles *roles, bool to_coordinator, enum node_event_kind kind, uint64_t from,
-                        struct wire_message *msg);
+/* To the node, which says itself what is secure. Takes msg, in every case. */
+void roles_push_message(struct roles *roles, enum node_event_kind kind, uint64_t from, struct wire_message *msg);
 
-/* A connection to a coordinator, or of a node to this one, is there or is not. kind: NODE_LINK_*; to a coordinator it is
- * always down. */
-void roles_push_change(struct roles *roles, bool to_coordinator, enum node_event_kind kind, uint64_t link);
+/* To the coordinator, from a node. Takes msg, in every case. */
+void roles_push_up(struct roles *roles, uint64_t link, bool secure, struct wire_message *msg);
+
+/* A connection to a coordinator is there or is not. */
+void roles_push_change(struct roles *roles, uint64_t link, const struct links_change *change);
+
+/* The connection of a node to this coordinator ended. */
+void roles_push_gone(struct roles *roles, uint64_t link);
 
 /* To a process; ends its session where it is gone. */
 void roles_send(struct roles *roles, uint64_t session, const struct wire_message *msg);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "daemon/planner/err.h"
+#include "daemon/shell/curve.h"
 #include "daemon/shell/log.h"
 #include "daemon/shell/roles.h"
 #include "daemon/shell/zframe.h"
@@ -104,8 +105,9 @@ static int configure(struct channel *channel, bool is_beacon)
 static int watch(struct uplink *link, struct channel *channel, bool is_beacon)
 {
     char name[64];
-    int events = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                 ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+    int events = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
+                 ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                 ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
     snprintf(name, sizeof name, "inproc://link-%llu-%d", (unsigned long long)link->number, is_beacon);
     if (zmq_socket_monitor(channel->socket, name, events) < 0)
         return -errno;
@@ -130,9 +132,11 @@ static void channel_close(struct channel *channel)
 static int channel_open(struct uplink *link, struct channel *channel, bool is_beacon, struct poise_err *err)
 {
     const char *endpoint = is_beacon ? link->endpoint.beacon : link->endpoint.control;
-    channel->trouble = NULL;
+    channel->ended = false;
     channel->socket = zmq_socket(link->links->context, is_beacon ? ZMQ_SUB : ZMQ_DEALER);
     int rc = channel->socket ? configure(channel, is_beacon) : -errno;
+    if (rc == 0)
+        rc = curve_connect(channel->socket, link->links->keys);
     if (rc == 0)
         rc = watch(link, channel, is_beacon);
     if (rc == 0 && zmq_connect(channel->socket, endpoint) < 0)
@@ -193,29 +197,48 @@ int uplink_open(struct uplink *link, struct poise_err *err)
     return rc;
 }
 
-static void look(struct channel *channel)
+/* Why a handshake failed. What tells more is kept while attempts go on: a server that does not like us may end the
+ * connection before we have read why. */
+static const char *reason(const struct links *links, const struct zwatch_event *e, const char *before)
 {
-    zmq_msg_t frames[2];
-    zmq_msg_init(&frames[0]);
-    zmq_msg_init(&frames[1]);
-    while (channel->monitor && zframe_receive(channel->monitor, frames, 2) > 0) {
-        uint16_t event = 0;
-        if (zmq_msg_size(&frames[0]) >= sizeof event)
-            memcpy(&event, zmq_msg_data(&frames[0]), sizeof event);
-        channel->up = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
-        if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
-            channel->trouble = NULL;
-        else if (event != ZMQ_EVENT_DISCONNECTED)
-            channel->trouble = "what answers there is no poised";
+    if (e->event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
+        return "it does not know this node's key: copy the same file of keys to all nodes";
+    if (e->event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) {
+        if (before)
+            return before;
+        return links->keys->set ? "it ends the connection: its key is another one, copy the same file of keys to all nodes"
+                                : "it ends the connection before it says who it is";
     }
-    zmq_msg_close(&frames[0]);
-    zmq_msg_close(&frames[1]);
+    if (e->value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
+        return links->keys->set ? "it has no keys, this node has: set keys there as well"
+                                : "it has keys, this node has none: set keys here as well";
+    if (e->value == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
+        return "its key is another one: copy the same file of keys to all nodes";
+    return "what answers there is no poised";
+}
+
+static void look(const struct links *links, struct channel *channel)
+{
+    struct zwatch_event e;
+    while (channel->monitor && zwatch_read(channel->monitor, &e)) {
+        if (e.event == ZMQ_EVENT_CONNECTED) {
+            zwatch_address(e.value, false, channel->local);
+            zwatch_address(e.value, true, channel->peer);
+            continue;
+        }
+        channel->up = e.event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+        if (e.event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
+            channel->trouble = NULL;
+        else if (e.event != ZMQ_EVENT_DISCONNECTED)
+            channel->trouble = reason(links, &e, channel->trouble);
+        channel->ended |= e.event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL;
+    }
 }
 
 void uplink_look(struct uplink *link)
 {
-    look(&link->control);
-    look(&link->beacons);
+    look(link->links, &link->control);
+    look(link->links, &link->beacons);
 }
 
 void uplink_free(struct uplink *link)

@@ -4,13 +4,16 @@
 #define POISE_SHELL_UPLINK_H
 
 #include "daemon/shell/links.h"
+#include "daemon/shell/zwatch.h"
 
 struct channel { /* a socket, and the one that tells whether it is connected */
     void *socket, *monitor;
     struct zpoll zpoll;
     bool watched; /* zpoll is in use */
     bool up;
-    const char *trouble; /* why the newest attempt failed; NULL: nobody answered */
+    bool ended; /* ZeroMQ gave up: after a handshake that makes no sense it does not connect again */
+    const char *trouble; /* why the newest attempts failed; NULL: nobody answered */
+    char local[ZWATCH_ADDRESS], peer[ZWATCH_ADDRESS]; /* of the newest connection */
 };
 
 struct uplink {
@@ -21,7 +24,9 @@ struct uplink {
     struct endpoint endpoint;
     struct channel control, beacons;
     bool open, closing;
+    bool again; /* it is closed to be opened anew */
     bool told_up, told_down; /* what the handler was told last; neither: nothing yet */
+    const char *told_trouble; /* with it */
     bool warned;             /* that beacons do not come */
     uint64_t opened_ms, used_ms, state_ms, beacon_ms;
     uint64_t sent, received, dropped, bad;

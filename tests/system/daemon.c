@@ -2,6 +2,7 @@
 /* Starting and ending poised from tests; see the header. */
 #include "tests/system/daemon.h"
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -207,6 +208,41 @@ void test_daemon_end(struct test_daemon *daemon)
     snprintf(top, sizeof top, "%.*s", (int)(strlen(daemon->dir) - strlen("/run")), daemon->dir);
     if (rmdir(top) < 0)
         fail(daemon, top);
+}
+
+static bool try_port(int family, uint16_t port, uint16_t *ret_port)
+{
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } a = {.any = {.sa_family = (sa_family_t)family}};
+    socklen_t n = family == AF_INET ? sizeof a.v4 : sizeof a.v6;
+    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (family == AF_INET) {
+        a.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        a.v4.sin_port = htons(port);
+    } else {
+        a.v6.sin6_addr = in6addr_loopback;
+        a.v6.sin6_port = htons(port);
+    }
+    bool free_one = fd >= 0 && bind(fd, &a.any, n) == 0 && getsockname(fd, &a.any, &n) == 0;
+    if (fd >= 0)
+        close(fd);
+    *ret_port = ntohs(family == AF_INET ? a.v4.sin_port : a.v6.sin6_port);
+    return free_one;
+}
+
+uint16_t test_free_port(int family)
+{
+    uint16_t port, next;
+    for (int tries = 0; tries < 100; tries++) {
+        if (!try_port(family, 0, &port))
+            return 0;
+        if (port < 65535 && try_port(family, (uint16_t)(port + 1), &next))
+            return port;
+    }
+    return 0;
 }
 
 /* ------------------------------------------------------------------------------------------------------------- HTTP */

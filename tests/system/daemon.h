@@ -7,6 +7,7 @@
 #define POISE_TESTS_SYSTEM_DAEMON_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 struct test_daemon {
@@ -48,6 +49,9 @@ int test_daemon_n_files(const struct test_daemon *daemon);
 /* Stops it if it runs, removes the folders; aborts where poised left something behind or ended with another status than
  * 0. */
 void test_daemon_end(struct test_daemon *daemon);
+
+/* A port of loopback that is free, and so is the next one: beacons go out there. AF_INET6: of ::1, 0 where there is none. */
+uint16_t test_free_port(int family);
 
 /* Path of a program of $BUILD. Returns path. */
 const char *test_program(const char *name, char path[512]);

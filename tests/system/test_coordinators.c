@@ -4,7 +4,6 @@
  * nodes, and endpoints that cannot be used. Coordinators listen on ipc sockets in the folder of the test (and on a port
  * of loopback that the kernel gave); real trainers run on the node.
  */
-#include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -134,34 +133,13 @@ static void expect_all(pid_t pid[N_RANKS])
         board_check(board, step, N_RANKS, always_6);
 }
 
-/* A port that is free, and so is the next one: beacons go out there. */
-static uint16_t free_port(void)
-{
-    for (int tries = 0; tries < 100; tries++) {
-        struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}, b;
-        socklen_t n = sizeof a;
-        int first = socket(AF_INET, SOCK_STREAM, 0), second = socket(AF_INET, SOCK_STREAM, 0);
-        bool ok = bind(first, (struct sockaddr *)&a, sizeof a) == 0 &&
-                  getsockname(first, (struct sockaddr *)&a, &n) == 0 && ntohs(a.sin_port) < 65535;
-        b = a;
-        b.sin_port = htons((uint16_t)(ntohs(a.sin_port) + 1));
-        ok = ok && bind(second, (struct sockaddr *)&b, sizeof b) == 0;
-        close(first);
-        close(second);
-        if (ok)
-            return ntohs(a.sin_port);
-    }
-    cr_assert_fail("no free port");
-    return 0;
-}
-
 /* ------------------------------------------------------------------------------------------------- one coordinator */
 
 Test(coordinators, tcp_to_another_process_balances_and_shows_in_status)
 {
     pid_t pid[N_RANKS];
     char endpoint[64], *body;
-    snprintf(endpoint, sizeof endpoint, "tcp://127.0.0.1:%u", free_port());
+    snprintf(endpoint, sizeof endpoint, "tcp://127.0.0.1:%u", test_free_port(AF_INET));
     head_start(&heads[0], endpoint);
     start_ranks(pid, endpoint, run_on);
     expect_all(pid);
@@ -426,11 +404,11 @@ static int open_wrong(const struct rank_context *c)
 Test(coordinators, wrong_endpoints_are_named_in_time)
 {
     static const struct wrong cases[] = {
-        {"tcp://10.1.2.3:5", {"tcp://10.1.2.3:5", "insecure = yes"}},
+        {"tcp://10.1.2.3:5", {"tcp://10.1.2.3:5", "poisectl keygen"}},
         {"ipc:///tmp/x,http://head", {"http://head", "neither with tcp:// nor with ipc://"}},
         {"tcp://127.0.0.1:70000", {"tcp://127.0.0.1:70000", "port"}},
         {"tcp://*:5", {"tcp://*:5", "where to listen"}},
-        {"ipc:///tmp/no-such-poised", {"ipc:///tmp/no-such-poised", "can be reached"}},
+        {"ipc:///tmp/no-such-poised", {"ipc:///tmp/no-such-poised (nobody answers)", "can be reached"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct rank_context context = {.n_ranks = 1, .dir = node.dir, .board = board, .arg = &cases[i]};

@@ -202,3 +202,25 @@ Test(config, what_is_printed_gives_the_same_configuration)
     cr_assert_str_eq(again.node_name, "n1");
     free(text);
 }
+
+/* Who has given a key to a node wants it to be reached. */
+Test(config, listens_by_itself_where_there_are_keys)
+{
+    struct config c;
+    struct poise_err err;
+    cr_assert_eq(parse_file("[poised]\n", &c, &err), 0, "%s", err.text);
+    cr_assert_str_eq(config_listen(&c), "none");
+    cr_assert(!config_beyond_loopback(&c) && !config_interface(&c));
+    cr_assert_eq(parse_file("keys = /etc/poise/keys\ninterface = ^docker,lo\n", &c, &err), 0, "%s", err.text);
+    cr_assert_str_eq(config_listen(&c), "tcp://*");
+    cr_assert(config_beyond_loopback(&c));
+    cr_assert_str_eq(config_interface(&c), "^docker,lo");
+    cr_assert_eq(parse_file("keys = /etc/poise/keys\nlisten = none\n", &c, &err), 0, "%s", err.text);
+    cr_assert_str_eq(config_listen(&c), "none");
+    cr_assert_eq(parse_file("keys = k\nlisten = tcp://10.0.0.1:7\n", &c, &err), 0, "%s", err.text);
+    cr_assert_str_eq(config_listen(&c), "tcp://10.0.0.1:7");
+    cr_assert_eq(parse_file("insecure = yes\n", &c, &err), 0, "%s", err.text);
+    cr_assert_str_eq(config_listen(&c), "none"); /* without a key nobody is let in unasked */
+    cr_assert_eq(parse_file("listen = tcp://*\n", &c, &err), -EPERM);
+    assert_text(&err, "poisectl keygen");
+}

@@ -7,9 +7,9 @@
 
 #include "daemon/shell/endpoint.h"
 
-static int parse(const char *text, enum endpoint_use use, bool insecure, struct endpoint *e, struct poise_err *err)
+static int parse(const char *text, enum endpoint_use use, bool allowed, struct endpoint *e, struct poise_err *err)
 {
-    return endpoint_parse(text, strlen(text), use, insecure, e, err);
+    return endpoint_parse(text, strlen(text), use, allowed, e, err);
 }
 
 Test(endpoint, tcp_has_beacons_on_the_next_port)
@@ -68,6 +68,24 @@ Test(endpoint, what_cannot_be_used_is_named)
     cr_assert_str_eq(e.control, "kept");
     longest[6 + 100] = 0; /* 100 bytes fit */
     cr_assert_eq(parse(longest, ENDPOINT_CONNECT, true, &e, &err), 0, "%s", err.text);
+}
+
+Test(endpoint, one_that_leaves_from_an_address_says_so_to_zeromq)
+{
+    struct endpoint e;
+    cr_assert_eq(parse("tcp://head:7", ENDPOINT_CONNECT, true, &e, NULL), 0);
+    cr_assert_not(e.is_loopback);
+    endpoint_leave_from(&e, "10.0.0.1");
+    cr_assert_str_eq(e.control, "tcp://10.0.0.1:0;head:7");
+    cr_assert_str_eq(e.beacon, "tcp://10.0.0.1:0;head:8");
+    cr_assert_eq(parse("tcp://[fd00::1]", ENDPOINT_CONNECT, true, &e, NULL), 0);
+    endpoint_leave_from(&e, "[fd00::2]");
+    cr_assert_str_eq(e.control, "tcp://[fd00::2]:0;[fd00::1]:29410");
+    cr_assert_eq(parse("ipc:///a", ENDPOINT_CONNECT, true, &e, NULL), 0);
+    endpoint_leave_from(&e, "10.0.0.1");
+    cr_assert_str_eq(e.control, "ipc:///a");
+    cr_assert_eq(parse("tcp://[::1]", ENDPOINT_CONNECT, false, &e, NULL), 0);
+    cr_assert(e.is_loopback);
 }
 
 Test(endpoint, lists_have_commas_in_between)
