@@ -3,8 +3,9 @@
  * The rules of a step's outcome, in their order:
  *   1. replicas of a rank that do not say the same: ERROR naming both
  *   2. a rank that says that its step is bad: ERROR, of the lowest (rank, sample, field)
- *   3. field tables that cannot be merged: ERROR
- *   4. the end: END if the option says that the first one ends all or if all have ended; else those ranks are empty
+ *   3. the end: END if the option says that the first one ends all or if all have ended; else those ranks are empty.
+ *      Before the tables: those stay as they are, and ranks that have ended would be told of an error for ever
+ *   4. field tables that cannot be merged: ERROR
  *   5. metadata that does not fit the options, or the planner's refusal: ERROR
  *   6. PLAN, in the most cautious mode that any process stamped on the step; every other block of an audit is shadow
  * The order is part of the protocol: two coordinators that tried in another order would answer differently.
@@ -284,14 +285,15 @@ static int decide(const struct outcome_input *in, struct outcome *outcome, struc
 
     if (find_disagreement(in, err) || find_bad(in, err))
         return -EINVAL;
-    if (in->schema->error.code) {
-        *err = in->schema->error;
-        return -EINVAL;
-    }
-    outcome->schema = schema_ref(in->schema);
+    if (in->schema->error.code == 0)
+        outcome->schema = schema_ref(in->schema);
     if (at_end(in)) {
         outcome->kind = WIRE_OUTCOME_END;
         return 0;
+    }
+    if (in->schema->error.code) {
+        *err = in->schema->error;
+        return -EINVAL;
     }
     r = columns_make(in, &columns, err);
     if (r < 0)

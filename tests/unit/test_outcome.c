@@ -219,7 +219,7 @@ Test(outcome, tables_that_cannot_be_merged_are_an_error)
     step_free(&s);
 }
 
-Test(outcome, bad_comes_before_schema_and_schema_before_the_end)
+Test(outcome, bad_comes_before_the_end_and_the_end_before_the_tables)
 {
     struct step s;
 
@@ -230,7 +230,8 @@ Test(outcome, bad_comes_before_schema_and_schema_before_the_end)
     s.metas[2].meta.kind = WIRE_META_END;
     for (int i = 0; i < 3; i++)
         case_seal(&s.metas[i]);
-    step_make(&s, WIRE_OUTCOME_ERROR);
+    step_make(&s, WIRE_OUTCOME_END);
+    cr_assert_null(s.outcome->schema);
     make_bad(&s, 2, "bad");
     step_make(&s, WIRE_OUTCOME_ERROR);
     cr_assert_str_eq(s.outcome->error.text, "rank 2: bad");
