@@ -113,7 +113,7 @@ def collate(samples: list[dict], side: str = "right", flag: bool = True) -> dict
     made["weight"] = torch.tensor([s["weight"] for s in samples], dtype=torch.float64)
     made["name"] = [s["name"] for s in samples]
     if flag:
-        made["visual"] = torch.tensor([bool(s["image_grids"]) for s in samples])
+        made["visual"] = torch.tensor([bool(s["image_grids"]) for s in samples], dtype=torch.bool)
     return made
 
 
