@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -94,18 +95,42 @@ static bool is_served(struct poise *p)
 
 /* ----------------------------------------------------------------------------------------------------------- clocks */
 
+/* "it waits for ranks 3, 5 and 2 more"; in a group with replicas they are processes: "3.1" is replica 1 of rank 3. */
+static void print_missing(const struct poise *p, char *text, size_t n_text)
+{
+    const struct wire_forming *forming = &p->forming;
+    const bool replicas = p->settings.join.n_replicas > 1;
+    const uint32_t n_all = forming->missing_total, n_shown = forming->n_missing < 8 ? forming->n_missing : 8;
+    size_t n = 0;
+
+    if (n_all == 0 || n_shown == 0) {
+        snprintf(text, n_text, "`poisectl status` shows who is missing");
+        return;
+    }
+    n += (size_t)snprintf(text, n_text, replicas ? "it waits for rank.replica" : n_all > 1 ? "it waits for ranks"
+                                                                                          : "it waits for rank");
+    for (uint32_t i = 0; i < n_shown; i++) {
+        n += (size_t)snprintf(text + n, n_text - n, i ? ", %u" : " %u", forming->missing[i]);
+        if (replicas)
+            n += (size_t)snprintf(text + n, n_text - n, ".%u", forming->missing_replica[i]);
+    }
+    if (n_all > n_shown)
+        snprintf(text + n, n_text - n, " and %u more", n_all - n_shown);
+}
+
 static void fail_open(struct poise *p, uint64_t now_ms)
 {
     struct poise_err why;
+    char missing[192];
 
     if (p->state != HANDLE_OPENING || now_ms < p->opened_ms + p->settings.open_timeout_ms)
         return;
+    print_missing(p, missing, sizeof missing);
     err_set(&why, -ETIMEDOUT,
-            "job %s, group %s: not all of the %u ranks x %u replicas opened it within %llu ms (`poisectl status` shows "
-            "who is "
-            "missing): start them, or raise open_timeout_ms",
+            "job %s, group %s: not all of the %u ranks x %u replicas opened it within %llu ms, %s: start them, or raise "
+            "open_timeout_ms",
             p->settings.join.job, p->settings.join.group, p->settings.join.n_ranks, p->settings.join.n_replicas,
-            (unsigned long long)p->settings.open_timeout_ms);
+            (unsigned long long)p->settings.open_timeout_ms, missing);
     pthread_mutex_lock(&p->lock);
     handle_abort(p, &why);
     pthread_mutex_unlock(&p->lock);

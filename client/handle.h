@@ -156,6 +156,7 @@ struct poise {
 
     /* engine */
     pthread_t thread;
+    struct wire_forming forming; /* who was missing when that was told last; missing_total 0: not told */
     struct link *link;
     struct peers *peers;
     struct control control;

@@ -512,6 +512,10 @@ static void message(void *context, struct wire_message *msg)
     case WIRE_ABORT:
         take_abort(p, &msg->abort);
         break;
+    case WIRE_FORMING:
+        if (p->state == HANDLE_OPENING)
+            p->forming = msg->forming; /* the engine's alone */
+        break;
     case WIRE_REFUSED:
         take_refused(p, &msg->refused.error);
         break;

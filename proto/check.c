@@ -385,6 +385,15 @@ static int check_beacon(const struct check *c, const struct wire_beacon *beacon)
     return values_at_most(c, "missing", beacon->missing, beacon->n_missing, WIRE_MAX_RANKS - 1);
 }
 
+static int check_forming(const struct check *c, const struct wire_forming *forming)
+{
+    if (check_group(c, forming->job, forming->group) < 0 ||
+        at_most(c, "n_missing", forming->n_missing, WIRE_MAX_MISSING) < 0 ||
+        values_at_most(c, "missing", forming->missing, forming->n_missing, WIRE_MAX_RANKS - 1) < 0)
+        return c->code;
+    return values_at_most(c, "missing_replica", forming->missing_replica, forming->n_missing, WIRE_MAX_REPLICAS - 1);
+}
+
 static int check_heartbeat(const struct check *c, const struct wire_heartbeat *heartbeat)
 {
     if (at_most(c, "n_epochs", heartbeat->n_epochs, WIRE_MAX_EPOCHS) < 0 ||
@@ -435,6 +444,8 @@ int wire_check(const struct wire_message *msg, int code, struct poise_err *err)
         return check_heartbeat(c, &msg->heartbeat);
     case WIRE_BEACON:
         return check_beacon(c, &msg->beacon);
+    case WIRE_FORMING:
+        return check_forming(c, &msg->forming);
     case WIRE_N_TYPES:
         break;
     }

@@ -299,6 +299,24 @@ static int beacon(struct load *l, const PB(Beacon) *from, struct wire_beacon *to
     return 0;
 }
 
+static int forming(struct load *l, const PB(Forming) *from, struct wire_forming *to)
+{
+    *to = (struct wire_forming){
+        .uid = from->uid, .n_missing = (uint32_t)from->n_missing, .missing_total = from->missing_total};
+    if (wire_get_text(l, "job", from->job, to->job, sizeof to->job) < 0 ||
+        wire_get_text(l, "group", from->group, to->group, sizeof to->group) < 0 ||
+        wire_get_few(l, "missing", from->n_missing, WIRE_MAX_MISSING) < 0)
+        return -EPROTO;
+    if (from->n_missing_replica != from->n_missing)
+        return err_set(l->err, -EPROTO, "FORMING: missing has %zu values, missing_replica %zu", from->n_missing,
+                       from->n_missing_replica);
+    for (uint32_t i = 0; i < to->n_missing; i++) {
+        to->missing[i] = from->missing[i];
+        to->missing_replica[i] = from->missing_replica[i];
+    }
+    return 0;
+}
+
 static int heartbeat_epoch(struct load *l, const PB(HeartbeatEpoch) *from, struct wire_heartbeat_epoch *to)
 {
     *to = (struct wire_heartbeat_epoch){.oldest_open = from->oldest_open, .n_missing = (uint32_t)from->n_missing};
@@ -364,6 +382,8 @@ int wire_load(struct block *block, const PB(Envelope) *from, struct wire_message
         return wire_get_id(l, "epoch", from->unknown->epoch, &msg->unknown.epoch);
     case WIRE_BEACON:
         return beacon(l, from->beacon, &msg->beacon);
+    case WIRE_FORMING:
+        return forming(l, from->forming, &msg->forming);
     case WIRE_N_TYPES:
         break;
     }

@@ -291,6 +291,20 @@ static PB(Beacon) *beacon(struct pool *pool, const struct wire_beacon *from)
     return to;
 }
 
+static PB(Forming) *forming(struct pool *pool, const struct wire_forming *from)
+{
+    NEW(pool, Forming, to)
+    poise__v1__forming__init(to);
+    to->job = put_text(from->job);
+    to->group = put_text(from->group);
+    to->uid = from->uid;
+    to->n_missing = to->n_missing_replica = from->n_missing;
+    to->missing = (uint32_t *)from->missing;
+    to->missing_replica = (uint32_t *)from->missing_replica;
+    to->missing_total = from->missing_total;
+    return to;
+}
+
 static PB(HeartbeatEpoch) *heartbeat_epoch(struct pool *pool, const struct wire_heartbeat_epoch *from)
 {
     NEW(pool, HeartbeatEpoch, to)
@@ -361,6 +375,8 @@ int wire_store(struct pool *pool, const struct wire_message *msg, PB(Envelope) *
         return (to->unknown = unknown(pool, msg)) ? 0 : -ENOMEM;
     case WIRE_BEACON:
         return (to->beacon = beacon(pool, &msg->beacon)) ? 0 : -ENOMEM;
+    case WIRE_FORMING:
+        return (to->forming = forming(pool, &msg->forming)) ? 0 : -ENOMEM;
     case WIRE_N_TYPES:
         break;
     }

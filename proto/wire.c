@@ -25,7 +25,7 @@
 #define BODY_NUMBER 10 /* field number of a body - its wire_type */
 
 _Static_assert((int)POISE__V1__ENVELOPE__BODY_HELLO == WIRE_HELLO + BODY_NUMBER, "numbers of poise.proto");
-_Static_assert((int)POISE__V1__ENVELOPE__BODY_BEACON == WIRE_BEACON + BODY_NUMBER, "numbers of poise.proto");
+_Static_assert((int)POISE__V1__ENVELOPE__BODY_FORMING == WIRE_FORMING + BODY_NUMBER, "numbers of poise.proto");
 
 const char *wire_type_name(enum wire_type type)
 {
@@ -35,7 +35,7 @@ const char *wire_type_name(enum wire_type type)
         [WIRE_NEED] = "NEED",       [WIRE_LEAVE] = "LEAVE",     [WIRE_REPORT] = "REPORT",
         [WIRE_ROSTER] = "ROSTER",   [WIRE_OUTCOME] = "OUTCOME", [WIRE_ABORT] = "ABORT",
         [WIRE_MODE] = "MODE",       [WIRE_MEMBERS] = "MEMBERS", [WIRE_HEARTBEAT] = "HEARTBEAT",
-        [WIRE_UNKNOWN] = "UNKNOWN", [WIRE_BEACON] = "BEACON",
+        [WIRE_UNKNOWN] = "UNKNOWN", [WIRE_BEACON] = "BEACON",   [WIRE_FORMING] = "FORMING",
     };
     return type > 0 && type < WIRE_N_TYPES ? names[type] : "?";
 }

@@ -207,6 +207,15 @@ struct wire_beacon {
     uint32_t missing_total;
 };
 
+struct wire_forming { /* coordinator -> node -> process: who is not there yet */
+    char job[WIRE_JOB_BYTES];
+    char group[POISE_MAX_NAME];
+    uint32_t uid;
+    uint32_t n_missing; /* processes that are named: the lowest by (rank, replica), at most 16 */
+    uint32_t missing[16], missing_replica[16];
+    uint32_t missing_total;
+};
+
 struct wire_heartbeat { /* node -> coordinator, once a second */
     struct wire_id instance; /* of the node */
     uint32_t n_epochs;
@@ -240,6 +249,7 @@ enum wire_type {
     WIRE_HEARTBEAT, /* node -> coordinator: heartbeat */
     WIRE_UNKNOWN,   /* coordinator -> node: this epoch is unknown here, send its members: epoch */
     WIRE_BEACON,    /* coordinator -> nodes: beacon */
+    WIRE_FORMING,   /* coordinator -> node -> process: forming; an answer to MEMBERS of a group that is not whole */
     WIRE_N_TYPES
 };
 
@@ -298,6 +308,7 @@ struct wire_message {
             struct wire_id epoch;
         } unknown;
         struct wire_beacon beacon;
+        struct wire_forming forming;
     };
 };
 

@@ -378,6 +378,29 @@ static void tell_news(const struct group *group, const struct group_env *env, bo
     }
 }
 
+/* Who is missing, to a node whose processes wait: it asks again each second, and so hears of those that come. */
+static void tell_missing(const struct membership *set, const struct group *group, const struct group_env *env)
+{
+    struct wire_message *msg;
+    struct wire_forming *to;
+    const uint32_t n = set->n_ranks * set->n_replicas;
+
+    if (!set->members || membership_whole(set))
+        return;
+    msg = out_message(env->out, WIRE_FORMING);
+    to = &msg->forming;
+    memcpy(to->job, group->job, sizeof to->job);
+    memcpy(to->group, group->name, sizeof to->group);
+    to->uid = group->uid;
+    to->missing_total = n - set->n_here;
+    for (uint32_t i = 0; i < n && to->n_missing < sizeof to->missing / sizeof *to->missing; i++)
+        if (!set->members[i]) {
+            to->missing[to->n_missing] = i / set->n_replicas;
+            to->missing_replica[to->n_missing++] = i % set->n_replicas;
+        }
+    out_send(env->out, env->link, false, msg);
+}
+
 int group_members(struct group *group, const struct group_env *env, const struct group_node *from,
                   const struct wire_join *joins, uint32_t n_joins)
 {
@@ -404,5 +427,6 @@ int group_members(struct group *group, const struct group_env *env, const struct
     retain(&group->claims, from);
     clear_unused(group);
     tell_news(group, env, roster);
+    tell_missing(&group->forming, group, env);
     return 0;
 }

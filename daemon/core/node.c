@@ -212,6 +212,9 @@ static int from_coordinator(struct node *node, uint64_t link, const struct wire_
     case WIRE_UNKNOWN:
         on_unknown(node, link, msg);
         return 0;
+    case WIRE_FORMING:
+        node_on_forming(node, msg);
+        return 0;
     case WIRE_BEACON:
         node_on_beacon(node, link, msg);
         return 0;

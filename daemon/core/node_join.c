@@ -422,6 +422,23 @@ void node_on_leave(struct node *node, struct session *session, const struct wire
     session_detach(node, session);
 }
 
+/* Who of a group is missing, for the processes that wait for them. */
+void node_on_forming(struct node *node, const struct wire_message *msg)
+{
+    const struct job *job = node_job(node, msg->forming.uid, msg->forming.job, msg->forming.group);
+    struct wire_message *to = NULL;
+
+    for (uint32_t i = 0; job && i < node->n_sessions; i++) {
+        if (node->sessions[i]->job != job || node->sessions[i]->state != SESSION_JOINING)
+            continue;
+        if (!to) {
+            to = out_message(&node->out, WIRE_FORMING);
+            to->forming = msg->forming;
+        }
+        out_send(&node->out, node->sessions[i]->id, false, to);
+    }
+}
+
 void node_on_refused(struct node *node, const struct wire_message *msg)
 {
     const struct wire_join_name *who = &msg->refused.who;

@@ -163,6 +163,7 @@ int node_on_join(struct node *node, struct session *session, const struct wire_m
 void node_on_session_end(struct node *node, struct session *session);
 void node_on_leave(struct node *node, struct session *session, const struct wire_message *msg);
 void node_on_refused(struct node *node, const struct wire_message *msg);
+void node_on_forming(struct node *node, const struct wire_message *msg);
 void node_send_members(struct node *node, struct job *job, uint64_t link); /* UINT64_MAX: to all of its links */
 void session_detach(struct node *node, struct session *session);
 void session_abort(struct node *node, struct session *session, const struct wire_abort *abort);

@@ -30,7 +30,7 @@
 static bool from_coordinator(enum wire_type type)
 {
     return type == WIRE_ROSTER || type == WIRE_OUTCOME || type == WIRE_ABORT || type == WIRE_REFUSED ||
-           type == WIRE_NEED || type == WIRE_UNKNOWN || type == WIRE_META;
+           type == WIRE_NEED || type == WIRE_UNKNOWN || type == WIRE_META || type == WIRE_FORMING;
 }
 
 static void bad(struct uplink *link, const char *why)

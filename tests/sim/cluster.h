@@ -74,6 +74,7 @@ struct sim_process {
     struct wire_id told; /* merged table that it has */
     struct wire_id told_own; /* its own, that it sent last */
     uint64_t n_tables;
+    struct wire_forming forming; /* the newest */
     struct poise_err error; /* of ABORT or REFUSED */
     uint64_t error_ms;
 };

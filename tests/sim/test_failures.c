@@ -156,6 +156,49 @@ Test(failures, a_member_that_dies_before_the_epoch_is_only_forgotten)
     finish(&sim, 30);
 }
 
+static bool who_waits_hears(const struct sim *sim, uint32_t n, uint32_t first, uint32_t second)
+{
+    for (uint32_t i = 0; i < sim->n_processes; i++) {
+        const struct sim_process *p = &sim->processes[i];
+
+        if (p->alive && (p->forming.missing_total != n || p->forming.n_missing != n || p->forming.missing[0] != first ||
+                         (n > 1 && p->forming.missing[1] != second)))
+            return false;
+    }
+    return true;
+}
+
+static bool ranks_1_and_3_are_missed(const struct sim *sim)
+{
+    return who_waits_hears(sim, 2, 1, 3);
+}
+
+static bool rank_3_is_missed(const struct sim *sim)
+{
+    return who_waits_hears(sim, 1, 3, 0);
+}
+
+Test(failures, processes_that_wait_hear_who_is_missing)
+{
+    for (uint32_t n_coordinators = 1; n_coordinators <= 3; n_coordinators += 2) {
+        struct sim_config config = plain();
+        struct sim sim;
+
+        config.missing_rank = 4;
+        config.loss_ppm = 100000;
+        config.n_coordinators = n_coordinators;
+        sim_start(&sim, &config);
+        cr_assert(sim_run(&sim, 10000, rank_3_is_missed), "%s", sim.failure);
+        sim_kill_process(&sim, 1, 0);
+        cr_assert(sim_run(&sim, 10000, ranks_1_and_3_are_missed), "%s", sim.failure);
+        sim_reopen_process(&sim, 1, 0);
+        cr_assert(sim_run(&sim, 10000, rank_3_is_missed), "%s", sim.failure);
+        sim.processes[3].alive = true;
+        sim_reopen_process(&sim, 3, 0);
+        finish(&sim, 30);
+    }
+}
+
 Test(failures, options_that_differ_fail_open_on_every_rank_naming_both)
 {
     for (uint32_t rank = 0; rank < 4; rank += 3) {

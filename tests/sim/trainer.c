@@ -274,6 +274,9 @@ void trainer_message(struct sim *sim, struct sim_process *p, const struct wire_m
     case WIRE_NEED:
         on_need(sim, p, msg);
         break;
+    case WIRE_FORMING:
+        p->forming = msg->forming;
+        break;
     case WIRE_MODE:
         p->mode = msg->mode.mode;
         break;

@@ -148,13 +148,28 @@ static int alone(const struct rank_context *c)
 
     opt.n_ranks = 3;
     opt.open_timeout_ms = 300;
-    expect_open(opt, -ETIMEDOUT, 2000, "job alone", "3 ranks");
+    expect_open(opt, -ETIMEDOUT, 2000, "job alone, group dp: not all of the 3 ranks", "it waits for ranks 0, 2: start");
+    return 0;
+}
+
+static int alone_of_many(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "many");
+
+    opt.n_ranks = 30;
+    opt.n_replicas = 2;
+    opt.open_timeout_ms = 300;
+    expect_open(opt, -ETIMEDOUT, 2000, "30 ranks x 2 replicas",
+                "it waits for rank.replica 0.0, 0.1, 1.1, 2.0, 2.1, 3.0, 3.1, 4.0 and 51 more: start");
     return 0;
 }
 
 Test(client_open, peers_that_never_come)
 {
-    ranks_run(1, daemon_.dir, board, alone, NULL);
+    struct rank_context context = {.rank = 1, .n_ranks = 3, .dir = daemon_.dir, .board = board};
+
+    cr_assert_eq(rank_wait(rank_start(&context, alone)), 0);
+    cr_assert_eq(rank_wait(rank_start(&context, alone_of_many)), 0);
 }
 
 static int differ(const struct rank_context *c)

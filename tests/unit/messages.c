@@ -412,6 +412,18 @@ static void make_beacon(struct message_maker *m, struct wire_beacon *beacon)
         beacon->missing[i] = below(m, WIRE_MAX_RANKS);
 }
 
+static void make_forming(struct message_maker *m, struct wire_forming *forming)
+{
+    *forming = (struct wire_forming){
+        .uid = (uint32_t)number(m, 32), .n_missing = below(m, 17), .missing_total = (uint32_t)number(m, 32)};
+    make_text(m, forming->job, sizeof forming->job);
+    make_text(m, forming->group, sizeof forming->group);
+    for (uint32_t i = 0; i < forming->n_missing; i++) {
+        forming->missing[i] = below(m, WIRE_MAX_RANKS);
+        forming->missing_replica[i] = below(m, WIRE_MAX_REPLICAS);
+    }
+}
+
 static void make_members(struct message_maker *m, struct wire_message *msg)
 {
     msg->members.instance = make_id(m);
@@ -510,6 +522,9 @@ struct wire_message *message_make(struct message_maker *m, enum wire_type type)
         break;
     case WIRE_BEACON:
         make_beacon(m, &msg->beacon);
+        break;
+    case WIRE_FORMING:
+        make_forming(m, &msg->forming);
         break;
     default:
         make_small(m, msg);

@@ -264,6 +264,18 @@ static const char *differ_beacon(const struct wire_beacon *a, const struct wire_
     return NULL;
 }
 
+static const char *differ_forming(const struct wire_forming *a, const struct wire_forming *b)
+{
+    SAME_TEXT(job);
+    SAME_TEXT(group);
+    SAME(uid);
+    SAME(n_missing);
+    SAME_ARRAY(missing, (size_t)16);
+    SAME_ARRAY(missing_replica, (size_t)16);
+    SAME(missing_total);
+    return NULL;
+}
+
 static const char *differ_refused(const struct wire_message *a, const struct wire_message *b)
 {
     SAME_TEXT(refused.who.job);
@@ -352,6 +364,8 @@ const char *message_differ(const struct wire_message *a, const struct wire_messa
         return differ_heartbeat(&a->heartbeat, &b->heartbeat);
     case WIRE_BEACON:
         return differ_beacon(&a->beacon, &b->beacon);
+    case WIRE_FORMING:
+        return differ_forming(&a->forming, &b->forming);
     default:
         return differ_small(a, b);
     }

@@ -289,7 +289,7 @@ Test(bytes, another_version_is_said_to_be_one)
 
 Test(bytes, rubbish_is_refused)
 {
-    static const uint8_t only_version[] = {0x08, 1}, unknown_body[] = {0x08, 1, 0xe2, 0x01, 0}; /* field 28 */
+    static const uint8_t only_version[] = {0x08, 1}, unknown_body[] = {0x08, 1, 0xa2, 0x06, 0}; /* field 100 */
     static const uint8_t http[] = "GET / HTTP/1.1\r\n\r\n", endless[] = {0x08, 1, 0x5a, 0xff, 0xff, 0xff, 0xff, 0x0f};
 
     decode_refused(NULL, 0, -EPROTONOSUPPORT, "wire version 0");

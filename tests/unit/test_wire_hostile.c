@@ -69,7 +69,7 @@ Test(hostile, values_of_small_messages)
     struct wire_message nothing = {.type = 0};
     encode_refused(&nothing, "a message of type 0");
     nothing.type = WIRE_N_TYPES;
-    encode_refused(&nothing, "a message of type 18");
+    encode_refused(&nothing, "a message of type 19");
 }
 
 static struct wire_option options[300];
@@ -263,6 +263,12 @@ Test(hostile, values_of_beacons_heartbeats_and_members)
         BAD_TO_ENCODE("n_plans is 9", msg->beacon.n_plans = 9);
         BAD_TO_ENCODE("n_missing is 17", msg->beacon.n_missing = 17);
         BAD("missing[1] is 1048576", msg->beacon.n_missing = 2; msg->beacon.missing[1] = WIRE_MAX_RANKS);
+        message_done(&maker);
+    }
+    {
+        MINIMAL(WIRE_FORMING);
+        BAD_TO_ENCODE("n_missing is 17", msg->forming.n_missing = 17);
+        BAD("missing[0] is 1048576", msg->forming.n_missing = 1; msg->forming.missing[0] = WIRE_MAX_RANKS);
         message_done(&maker);
     }
     {
