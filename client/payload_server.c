@@ -223,23 +223,26 @@ static int check_step(struct payload_server *server, const struct conn *conn, co
     return rc;
 }
 
+/* 0; -EAGAIN it cannot be read yet; else it was refused. */
 static int read_sample(struct payload_server *server, const struct conn *conn, const struct payload_message *msg,
                        const struct payload_step *step, uint32_t index, struct directory_sample *ret_sample)
 {
     struct poise_err why;
+    int rc;
 
     if (index >= step->n_out || step->out_rank[index] != conn->rank) {
         refuse(server, conn->id, msg, PAYLOAD_NOT_YOURS, "sample %" PRIu32 " of step %" PRIu64 " is not rank %" PRIu32 "'s",
                index, msg->step, conn->rank);
         return -EPERM;
     }
-    if (server->calls->sample(server->context, msg->step, index, ret_sample, server->values, &why) == 0)
-        return 0;
+    rc = server->calls->sample(server->context, msg->step, index, ret_sample, server->values, &why);
+    if (rc == 0 || rc == -EAGAIN)
+        return rc;
     refuse(server, conn->id, msg, PAYLOAD_STALE, "%.150s", why.text);
     return -EIO;
 }
 
-/* 0 answered or refused; -EAGAIN the connection takes no more; -EHOSTUNREACH it is gone. */
+/* 0 answered or refused; -EAGAIN the connection takes no more, or a sample cannot be read yet; -EHOSTUNREACH it is gone. */
 static int answer_entries(struct payload_server *server, const struct conn *conn, const struct payload_message *msg,
                           const struct payload_step *step)
 {
@@ -247,8 +250,10 @@ static int answer_entries(struct payload_server *server, const struct conn *conn
     struct directory_sample sample;
 
     for (uint32_t i = 0; i < msg->count && reply.n_item_bytes < PAYLOAD_PIECE_BYTES; i++) {
-        if (read_sample(server, conn, msg, step, payload_index(msg, i), &sample) < 0)
-            return 0;
+        int rc = read_sample(server, conn, msg, step, payload_index(msg, i), &sample);
+
+        if (rc < 0)
+            return rc == -EAGAIN ? rc : 0;
         reply.n_item_bytes +=
             payload_put_entry(server->room + reply.n_item_bytes, &sample, server->values, step->table->n_fields);
         reply.count++;
@@ -290,10 +295,11 @@ static int answer_data(struct payload_server *server, const struct conn *conn, c
     for (uint32_t i = 0; rc == 0 && i < msg->count; i++) {
         struct payload_extent extent = payload_extent(msg, i);
         struct directory_sample sample;
+        int read = read_sample(server, conn, msg, step, extent.index, &sample);
 
-        if (read_sample(server, conn, msg, step, extent.index, &sample) < 0) {
+        if (read < 0) {
             answer_drop(answer);
-            return 0;
+            return read == -EAGAIN ? read : 0;
         }
         if (extent.offset > sample.bytes || extent.bytes > sample.bytes - extent.offset) {
             refuse(server, conn->id, msg, PAYLOAD_MALFORMED, "sample %" PRIu32 " has %" PRIu64 " bytes", extent.index,

@@ -25,7 +25,7 @@ struct payload_step { /* a decided step of this rank */
 struct payload_server_calls {
     /* 0 and the step, valid until the next turn; -EAGAIN not decided here yet, -ESTALE over, -ESHUTDOWN the epoch is. */
     int (*step)(void *context, uint64_t step, struct payload_step *ret_step);
-    /* One of its samples: values[n_fields] by position in the merged table. */
+    /* One of its samples: values[n_fields] by position in the merged table. -EAGAIN: its memory is not known yet. */
     int (*sample)(void *context, uint64_t step, uint32_t index, struct directory_sample *ret_sample, struct value *values,
                   struct poise_err *err);
     /* That rank has all it takes of this step and those before it. */
