@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import unittest
 import warnings
 
@@ -536,6 +538,26 @@ def warned(rank, n, name):
     assert [balancer.image_encoder_dp for balancer in balancers] == [n, n]
     return [(one.category.__name__, str(one.message)) for one in caught if issubclass(one.category, UserWarning)]
 
+
+class Pages(unittest.TestCase):
+    """docs/coming-from: each keyword is there, and the Chinese page says what the English one says."""
+
+    def test_each_keyword_and_the_same_tables(self):
+        folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs")
+        pages = []
+        for name in ("coming-from.md", "coming-from.zh.md"):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                pages.append(file.read())
+        for page in pages:
+            for keyword in inspect.signature(DataBalance.__init__).parameters:
+                if keyword not in NOT_IN_PAGES:
+                    self.assertIn(keyword, page)
+        english, chinese = ([line.count("|") for line in page.splitlines() if line.startswith("|")] for page in pages)
+        self.assertEqual(english, chinese)
+
+
+# Those of poise.Group, and what only tests and odd launchers need.
+NOT_IN_PAGES = "self process_group mesh mesh_dim rank n_ranks replica n_replicas options hetero_parallel batch_key".split()
 
 if __name__ == "__main__":
     unittest.main()
