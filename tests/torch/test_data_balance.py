@@ -557,7 +557,9 @@ class Pages(unittest.TestCase):
 
 
 # Those of poise.Group, and what only tests and odd launchers need.
-NOT_IN_PAGES = "self process_group mesh mesh_dim rank n_ranks replica n_replicas options hetero_parallel batch_key".split()
+NOT_IN_PAGES = (
+    "self process_group mesh mesh_dim rank n_ranks replica n_replicas options hetero_parallel batch_key".split()
+)
 
 if __name__ == "__main__":
     unittest.main()
