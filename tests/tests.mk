@@ -27,6 +27,10 @@ $(BUILD)/tests/sim/%: $(BUILD)/obj/tests/sim/%.o $$(call helpers,sim) $(call arc
 	$(Q)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
 		$(LIBS_TEST)
 
+# chaos-sim: simulated clusters to 4,096 ranks, 10,000 steps in all; POISE_SEED= repeats a run. Some minutes.
+chaos-sim: $(BUILD)/tests/sim/test_fleet
+	$(Q)POISE_FLEET=full $< --verbose=0
+
 # A poised that dies in its planner when it is told to: test_planner_death.sh.
 FAULTY := $(BUILD)/tests/poised_faulty
 $(FAULTY): $(call obj,daemon/main.c tests/system/faulty/plan_fault.c) $(call archives,shell core_rules proto planner)
@@ -59,7 +63,7 @@ test-system: all $$(call test_bins,system)
 check-pure: $(call archives,planner core)
 	@tests/check-pure $^
 
-.PHONY: test test-built test-unit test-sim test-system check-pure
+.PHONY: chaos-sim test test-built test-unit test-sim test-system check-pure
 
 include tests/python/python.mk
 include tests/torch/torch.mk

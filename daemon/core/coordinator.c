@@ -374,7 +374,7 @@ static int prepare(struct coordinator *c, const struct coordinator_event *event)
 static void notice_stall(struct coordinator *c, const struct group_env *env)
 {
     /* Every tick comes within beacon_ms; five of them without any event means that nobody was listening. */
-    if (c->stepped && c->n_groups && env->now_ms > c->last_ms + 5 * c->config.beacon_ms) {
+    if (RULE_HOLDS(RULE_STALL) && c->stepped && c->n_groups && env->now_ms > c->last_ms + 5 * c->config.beacon_ms) {
         out_log(env->out, LOG_LEVEL_WARNING, "coordinator: this daemon stood still for %llu ms, restarting all timers",
                 (unsigned long long)(env->now_ms - c->last_ms));
         for (uint32_t i = 0; i < c->n_groups; i++)

@@ -12,6 +12,7 @@
 #include "daemon/core/mem.h"
 #include "daemon/core/membership.h"
 #include "daemon/core/node_state.h"
+#include "daemon/core/rules.h"
 #include "daemon/planner/err.h"
 #include "proto/options.h"
 
@@ -406,7 +407,7 @@ void node_check_votes(struct node *node, struct local_epoch *epoch)
 
         if (link->vote_ms && node->now_ms < link->vote_ms + NODE_VOTE_MS)
             vote = &link->vote;
-        else if (heard)
+        else if (heard && RULE_HOLDS(RULE_VOTE))
             return;
     }
     if (!vote)
@@ -543,7 +544,7 @@ void node_tick_epochs(struct node *node)
             check_awaited(node, epoch);
             local_epoch_pull_proven(node, epoch);
         }
-        if (beat && epoch->tell_up)
+        if (beat && epoch->tell_up && RULE_HOLDS(RULE_ECHO))
             tell_links(node, epoch);
         if (finished(node, epoch)) {
             epoch->job->n_epochs--;

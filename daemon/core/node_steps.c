@@ -13,6 +13,7 @@
 
 #include "daemon/core/mem.h"
 #include "daemon/core/node_state.h"
+#include "daemon/core/rules.h"
 
 static void reset(struct local_epoch *epoch, struct local_slot *slot, uint64_t step)
 {
@@ -430,7 +431,7 @@ void local_epoch_pull_proven(struct node *node, struct local_epoch *epoch)
     uint64_t oldest = oldest_wanted(epoch);
     uint32_t n = 0;
 
-    for (uint32_t i = 0; i < NODE_SLOTS && n < WIRE_WINDOW; i++) {
+    for (uint32_t i = 0; RULE_HOLDS(RULE_PULL) && i < NODE_SLOTS && n < WIRE_WINDOW; i++) {
         struct local_slot *slot = &epoch->slots[i];
         uint32_t mask = 0;
 

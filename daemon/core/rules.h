@@ -12,18 +12,15 @@
 enum core_rule {
     RULE_WINDOW,      /* metadata beyond the window is refused (window.c) */
     RULE_SLOTS,       /* a coordinator keeps 2 W steps, not W (window.c) */
-    RULE_WRITE_ONCE,  /* the first metadata of (epoch, step, rank) counts (steps.c, node_steps.c) */
+    RULE_WRITE_ONCE,  /* the first metadata of (epoch, step, rank) counts (steps.c) */
     RULE_INCARNATION, /* metadata of another incarnation is not taken (steps.c) */
-    RULE_EPOCH_HASH,  /* a claimed epoch runs only if its members' hash is its id (group.c) */
-    RULE_WHOLE,       /* a claimed epoch runs only when all members claim it (group.c) */
     RULE_NEED,        /* a coordinator asks for what it lacks (steps.c) */
     RULE_PULL,        /* a node asks for outcomes that a beacon proves (node_steps.c) */
     RULE_ECHO,        /* what a node must tell it repeats until coordinators say it back (node_epoch.c) */
     RULE_VOTE,        /* every coordinator that is heard must call a node silent, not one (node_epoch.c) */
     RULE_STALL,       /* a coordinator that stood still restarts all timers (coordinator.c) */
     RULE_LEAVE,       /* steps up to the last of one who left are still decided (window.c) */
-    RULE_POISON,      /* an input that killed a planner is not planned again (steps.c) */
-    RULE_ONE_PLAN,    /* one outcome of a step counts at a node, the first (node_steps.c) */
+    RULE_POISON,      /* an input that killed a planner is not planned again (coordinator.c) */
     RULE_N
 };
 

@@ -90,7 +90,8 @@ static uint32_t member_of(const struct epoch *epoch, const struct wire_meta *met
 {
     const struct member *member = membership_find(&epoch->set, meta->rank, meta->replica);
 
-    if (!member || wire_incarnation_compare(&member->join.incarnation, &meta->incarnation) != 0)
+    if (!member || (RULE_HOLDS(RULE_INCARNATION) &&
+                    wire_incarnation_compare(&member->join.incarnation, &meta->incarnation) != 0))
         return epoch->n_members;
     return meta->rank * epoch->n_replicas + meta->replica;
 }
@@ -129,7 +130,7 @@ static uint32_t look(struct epoch *epoch, const struct epoch_slot *slot, const s
             if (!refused)
                 refuse(epoch, meta, link, out);
             refused = true;
-        } else if (!slot || !slot->here[at]) {
+        } else if (!slot || !slot->here[at] || (!RULE_HOLDS(RULE_WRITE_ONCE) && !slot->outcome)) {
             n_new++;
         } else if (!wire_id_is(slot->digests[at], meta->digest)) {
             epoch->conflicts++;
@@ -231,12 +232,12 @@ int epoch_meta(struct epoch *epoch, const struct wire_message *msg, uint64_t lin
         const struct wire_meta *meta = &msg->meta.metas[i];
         uint32_t at = member_of(epoch, meta);
 
-        if (at == epoch->n_members || slot->here[at])
+        if (at == epoch->n_members || (slot->here[at] && RULE_HOLDS(RULE_WRITE_ONCE)))
             continue;
+        slot->n_here += !slot->here[at];
         slot->here[at] = 1;
         slot->digests[at] = meta->digest;
         slot->metas[at] = meta;
-        slot->n_here++;
     }
     return 0;
 }
@@ -547,7 +548,7 @@ void epoch_need(struct epoch *epoch, uint64_t step, uint64_t now_ms, struct core
 
     if (place == EPOCH_FAR)
         epoch_far(epoch, step);
-    if (place != EPOCH_HERE || (slot && slot->outcome) || asked_lately(epoch, slot, step, now_ms))
+    if (place != EPOCH_HERE || !RULE_HOLDS(RULE_NEED) || (slot && slot->outcome) || asked_lately(epoch, slot, step, now_ms))
         return;
     for (uint32_t node = 0; node < epoch->n_nodes; node++) {
         struct lack lack = lack_of(epoch, slot, node);

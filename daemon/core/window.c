@@ -117,7 +117,7 @@ bool epoch_ask_far(struct epoch *epoch, uint64_t now_ms, struct core_out *out)
         far->low++;
         return --far->n > 0;
     }
-    if (far->news && now_ms >= far->asked_ms + EPOCH_NEED_MS) {
+    if (RULE_HOLDS(RULE_NEED) && far->news && now_ms >= far->asked_ms + EPOCH_NEED_MS) {
         far->news = false; /* who still waits for it says so again */
         far->asked_ms = now_ms;
         ask_all(epoch, far->low, out);

@@ -6,10 +6,13 @@
 
 #include <assert.h>
 #include <criterion/criterion.h>
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "daemon/core/poison.h"
 
 enum kind { TO_NODE_FROM_PROCESS, TO_NODE_FROM_COORDINATOR, TO_PROCESS, TO_COORDINATOR, NODE_TICKS, COORDINATOR_TICKS, SESSION_ENDS, WAKE };
 
@@ -102,6 +105,11 @@ static void encode(const struct wire_message *msg, struct sim_event *event)
 static void post(struct sim *sim, struct sim_event event, const struct wire_message *msg)
 {
     bool doubled = sim_random(sim, 1000000) < sim->config.double_ppm;
+    uint64_t node = event.kind == TO_COORDINATOR ? event.link >> 16 : event.to;
+    uint64_t coordinator = event.kind == TO_COORDINATOR ? event.to : event.link;
+
+    if (node < 64 && sim->cut[coordinator] >> node & 1)
+        return;
 
     for (int i = 0; i < 1 + doubled; i++) {
         if (sim_random(sim, 1000000) < sim->config.loss_ppm)
@@ -162,6 +170,8 @@ static void apply_coordinator(struct sim *sim, uint32_t i, const struct core_upd
         uint32_t node = (uint32_t)(up->sends[k].to >> 16);
 
         trace(sim, "coordinator", i, node, up->sends[k].msg);
+        if (up->sends[k].msg->type == WIRE_OUTCOME)
+            oracle_pure(sim, up->sends[k].msg);
         cr_assert_lt(node, sim->config.n_nodes);
         if (up->sends[k].to == node_link_number(sim, node))
             post(sim, (struct sim_event){.kind = TO_NODE_FROM_COORDINATOR, .to = node, .generation = sim->nodes[node].generation,
@@ -175,6 +185,16 @@ static void apply_coordinator(struct sim *sim, uint32_t i, const struct core_upd
     tick_at(sim, COORDINATOR_TICKS, i, c->generation, up->next_ms, &c->tick_ms);
 }
 
+static jmp_buf death;
+static uint64_t fatal_step;
+
+static void kill_plan(struct wire_id epoch, uint64_t step)
+{
+    (void)epoch;
+    if (fatal_step && step == fatal_step)
+        longjmp(death, 1);
+}
+
 static void coordinator_event(struct sim *sim, uint32_t i, struct coordinator_event *event)
 {
     struct core_update up;
@@ -183,6 +203,14 @@ static void coordinator_event(struct sim *sim, uint32_t i, struct coordinator_ev
     if (!sim->coordinators[i].coordinator)
         return;
     event->now_ms = sim->now_ms;
+    if (setjmp(death)) { /* of planning: what is half made is as good as lost */
+        sim->coordinators[i].n_deaths++;
+        sim_kill_coordinator(sim, i);
+        if (!sim->keeps_down)
+            sim_start_coordinator(sim, i);
+        return;
+    }
+    fatal_step = sim->fatal_step;
     if (coordinator_step(sim->coordinators[i].coordinator, event, &up, &err) < 0)
         cr_assert_fail("coordinator: %s", err.text);
     apply_coordinator(sim, i, &up);
@@ -259,12 +287,23 @@ void sim_wake(struct sim *sim, struct sim_process *p, uint64_t at_ms)
 
 /* --------------------------------------------------------------------------------------------------------------- turning */
 
+uint64_t sim_new_session(struct sim *sim, const struct sim_process *process)
+{
+    uint64_t session = ++sim->next_session;
+
+    if (session >= sim->cap_sessions) {
+        sim->cap_sessions = sim->cap_sessions * 2 + 64;
+        sim->of_session = realloc(sim->of_session, sim->cap_sessions * sizeof *sim->of_session);
+    }
+    sim->of_session[session] = (uint32_t)(process - sim->processes);
+    return session;
+}
+
 static struct sim_process *process_of(struct sim *sim, uint32_t node, uint64_t session)
 {
-    for (uint32_t i = 0; i < sim->n_processes; i++)
-        if (sim->processes[i].alive && sim->processes[i].node == node && sim->processes[i].session == session)
-            return &sim->processes[i];
-    return NULL;
+    struct sim_process *p = &sim->processes[sim->of_session[session]];
+
+    return p->alive && p->node == node && p->session == session ? p : NULL;
 }
 
 static bool stalls(struct sim *sim, struct sim_event *event, bool stalled)
@@ -350,6 +389,22 @@ bool sim_finished(const struct sim *sim)
     return true;
 }
 
+bool sim_all_running(const struct sim *sim)
+{
+    for (uint32_t i = 0; i < sim->n_processes; i++)
+        if (!sim->processes[i].running)
+            return false;
+    return true;
+}
+
+bool sim_all_over(const struct sim *sim)
+{
+    for (uint32_t i = 0; i < sim->n_processes; i++)
+        if (sim->processes[i].alive && !sim->processes[i].over && !sim->processes[i].left)
+            return false;
+    return true;
+}
+
 bool sim_run(struct sim *sim, uint64_t limit_ms, bool (*until)(const struct sim *))
 {
     uint64_t end = sim->now_ms + limit_ms;
@@ -395,10 +450,17 @@ void sim_start_coordinator(struct sim *sim, uint32_t i)
                                         .beacon_ms = 250,
                                         .node_timeout_ms = 10000,
                                         .warn_ms = 60000,
-                                        .forget_ms = 30000};
+                                        .forget_ms = 30000,
+                                        .mark = &sim->coordinators[i].mark};
+    struct coordinator_mark found = sim->coordinators[i].mark;
+    struct coordinator_event poisoned = {.kind = COORDINATOR_POISONED, .epoch = found.epoch, .step = found.step,
+                                         .who = "of node c (simulated)"};
 
     cr_assert_eq(coordinator_new(&config, &sim->coordinators[i].coordinator), 0);
     sim->coordinators[i].tick_ms = 0;
+    core_before_plan = kill_plan;
+    if (found.check && found.check == coordinator_mark_check(&found))
+        coordinator_event(sim, i, &poisoned);
 }
 
 void sim_kill_coordinator(struct sim *sim, uint32_t i)
@@ -564,5 +626,6 @@ void sim_stop(struct sim *sim)
     free(sim->nodes);
     free(sim->steps);
     free(sim->processes);
+    free(sim->of_session);
     free(sim->log);
 }

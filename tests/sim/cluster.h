@@ -34,6 +34,7 @@ struct sim_config {
     uint64_t bad_step;    /* 0: none */
     uint32_t leave_rank;
     uint64_t leave_after; /* steps after which that rank leaves; 0: with all */
+    bool leave_hasty;     /* it leaves when it has submitted them, not when its peers have what they need of it */
     bool spread;          /* replicas of a rank are on different nodes */
     uint32_t differ_rank; /* has another micro_batch_size: 1 + rank; 0: none */
     uint32_t missing_rank; /* never comes: 1 + rank */
@@ -55,6 +56,10 @@ struct sim_step { /* what the oracle has seen of a step */
     uint32_t n_micro_batches;
     struct wire_message **slices; /* [n_ranks] a copy of the outcome that a process of the rank got first */
     char error[512];
+    struct { /* what coordinators decided, each for itself: also what nobody takes */
+        struct wire_id epoch, plan_id;
+        uint32_t kind;
+    } pure;
 };
 
 struct sim_process {
@@ -97,12 +102,19 @@ struct sim {
         uint32_t generation;
         uint64_t tick_ms;
         bool stalled;
+        struct coordinator_mark mark; /* outlives it */
+        uint32_t n_deaths;            /* by planning fatal_step */
     } coordinators[SIM_COORDINATORS];
+    uint64_t fatal_step; /* planning it kills; 0: none */
+    bool keeps_down;     /* who died of it is not started again at once */
     struct sim_process *processes; /* [n_ranks * n_replicas] by (rank, replica) */
     uint32_t n_processes;
     struct wire_option *options, *other_options;
     uint32_t n_options;
     uint64_t next_session, next_instance;
+    uint32_t *of_session; /* [cap_sessions] index of the process */
+    uint64_t cap_sessions;
+    uint64_t cut[SIM_COORDINATORS]; /* bits of nodes below 64 that this coordinator cannot reach, nor they it */
     struct sim_step *steps; /* [n_steps + slack] */
     uint32_t n_step_slots;
     uint64_t n_checked; /* steps delivered to all and found right */
@@ -114,6 +126,9 @@ struct sim {
     size_t n_log;
     bool trace; /* every message to stdout */
 };
+
+/* Compares what a coordinator decided with what the others did of this epoch. */
+void oracle_pure(struct sim *sim, const struct wire_message *outcome);
 
 /* Everything up at time 0; processes open within the first 50 ms. */
 void sim_start(struct sim *sim, const struct sim_config *config);
@@ -138,9 +153,14 @@ void sim_start_coordinator(struct sim *sim, uint32_t i);
 /* To a coordinator as if from a node, now: what a broken node may say. */
 void sim_inject(struct sim *sim, uint32_t coordinator, uint32_t node, const struct wire_message *msg);
 
+/* All processes are in an epoch. All that live were told that it is over, or have left. */
+bool sim_all_running(const struct sim *sim);
+bool sim_all_over(const struct sim *sim);
+
 bool sim_logged(const struct sim *sim, const char *text);
 
 /* cluster.c for trainer.c */
+uint64_t sim_new_session(struct sim *sim, const struct sim_process *process);
 uint64_t sim_random(struct sim *sim, uint64_t below);
 void sim_to_node(struct sim *sim, struct sim_process *process, const struct wire_message *msg);
 void sim_node_event(struct sim *sim, uint32_t node, const struct node_event *event);

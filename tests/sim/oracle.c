@@ -163,3 +163,21 @@ void oracle_outcome(struct sim *sim, const struct sim_process *process, const st
     if (seen->n_decided == sim->n_processes && !seen->checked && sim->n_failures == 0)
         check_step(sim, seen);
 }
+
+void oracle_pure(struct sim *sim, const struct wire_message *msg)
+{
+    const struct wire_outcome *outcome = &msg->outcome;
+    struct sim_step *seen = step_of(sim, outcome->step);
+
+    if (!seen) {
+        sim_fail(sim, "a coordinator decides step %lu, which nobody wants", (unsigned long)outcome->step);
+        return;
+    }
+    if (!wire_id_is(seen->pure.epoch, outcome->epoch)) {
+        seen->pure.epoch = outcome->epoch;
+        seen->pure.plan_id = outcome->plan_id;
+        seen->pure.kind = outcome->kind;
+    } else if (seen->pure.kind != outcome->kind || !wire_id_is(seen->pure.plan_id, outcome->plan_id)) {
+        sim_fail(sim, "step %lu: two coordinators decide differently", (unsigned long)outcome->step);
+    }
+}

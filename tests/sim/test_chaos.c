@@ -8,11 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "tests/sim/cluster.h"
-
-/* Two outages between which every message happens to be lost are one of above 10 s, which rightly ends an epoch. */
-#define MAX_DOWN_MS 2500u
-#define REST_MS 7000u
+#include "tests/sim/outages.h"
 
 static struct sim_config random_config(uint64_t seed)
 {
@@ -40,66 +36,6 @@ static struct sim_config random_config(uint64_t seed)
     return config;
 }
 
-struct outage {
-    uint64_t until_ms; /* 0: up */
-    uint64_t rest_ms;
-    bool stall;
-};
-
-/* Who has left cannot say so again: if its node and all coordinators die with the word, the others can but miss it. So from
- * then on daemons only come back. */
-static bool someone_left(const struct sim *sim)
-{
-    for (uint32_t i = 0; i < sim->n_processes; i++)
-        if (sim->processes[i].left)
-            return true;
-    return false;
-}
-
-static bool may_go_down(struct sim *sim, const struct outage *outage, uint64_t once_in)
-{
-    return !outage->until_ms && sim->now_ms >= outage->rest_ms && !someone_left(sim) && sim_random(sim, once_in) == 0;
-}
-
-static void coordinator_turn(struct sim *sim, uint32_t i, struct outage *outage)
-{
-    if (outage->until_ms && sim->now_ms >= outage->until_ms) {
-        if (outage->stall)
-            sim->coordinators[i].stalled = false;
-        else
-            sim_start_coordinator(sim, i);
-        outage->until_ms = 0;
-        outage->rest_ms = sim->now_ms + REST_MS;
-    } else if (may_go_down(sim, outage, 30)) {
-        outage->until_ms = sim->now_ms + sim_random(sim, MAX_DOWN_MS);
-        outage->stall = sim_random(sim, 3) == 0;
-        if (outage->stall)
-            sim->coordinators[i].stalled = true;
-        else
-            sim_kill_coordinator(sim, i);
-    }
-}
-
-static void node_turn(struct sim *sim, uint32_t i, struct outage *outage)
-{
-    if (outage->until_ms && sim->now_ms >= outage->until_ms) {
-        sim_start_node(sim, i);
-        outage->until_ms = 0;
-        outage->rest_ms = sim->now_ms + REST_MS;
-    } else if (may_go_down(sim, outage, 50)) {
-        outage->until_ms = sim->now_ms + sim_random(sim, MAX_DOWN_MS);
-        sim_kill_node(sim, i);
-    }
-}
-
-static bool running(const struct sim *sim)
-{
-    for (uint32_t i = 0; i < sim->n_processes; i++)
-        if (!sim->processes[i].running)
-            return false;
-    return true;
-}
-
 static void one_run(uint64_t seed)
 {
     struct sim_config config = random_config(seed);
@@ -107,13 +43,13 @@ static void one_run(uint64_t seed)
     struct sim sim;
 
     sim_start(&sim, &config);
-    cr_assert(sim_run(&sim, 60000, running), "seed %lu: never began", (unsigned long)seed);
+    cr_assert(sim_run(&sim, 60000, sim_all_running), "seed %lu: never began", (unsigned long)seed);
     for (int i = 0; i < 2000 && !sim_finished(&sim); i++) {
         sim_run(&sim, 100, sim_finished);
         for (uint32_t k = 0; k < config.n_coordinators; k++)
-            coordinator_turn(&sim, k, &coordinators[k]);
+            outage_coordinator(&sim, k, &coordinators[k]);
         for (uint32_t k = 0; k < config.n_nodes && !sim_finished(&sim); k++)
-            node_turn(&sim, k, &nodes[k]);
+            outage_node(&sim, k, &nodes[k]);
     }
     cr_assert(sim_finished(&sim), "seed %lu: stuck", (unsigned long)seed);
     for (uint32_t i = 0; i < sim.n_processes; i++)
@@ -122,14 +58,6 @@ static void one_run(uint64_t seed)
     cr_assert_eq(sim.n_checked, config.leave_after ? config.leave_after : config.n_steps, "seed %lu: %lu steps",
                  (unsigned long)seed, (unsigned long)sim.n_checked);
     sim_stop(&sim);
-}
-
-static bool all_over(const struct sim *sim)
-{
-    for (uint32_t i = 0; i < sim->n_processes; i++)
-        if (sim->processes[i].alive && !sim->processes[i].over && !sim->processes[i].left)
-            return false;
-    return true;
 }
 
 /* A death in this weather: everyone is told, however often daemons died before, and however much is lost. */
@@ -143,11 +71,11 @@ static void one_death(uint64_t seed)
     config.leave_after = 0;
     config.n_steps = 400;
     sim_start(&sim, &config);
-    cr_assert(sim_run(&sim, 60000, running), "seed %lu: never began", (unsigned long)seed);
+    cr_assert(sim_run(&sim, 60000, sim_all_running), "seed %lu: never began", (unsigned long)seed);
     for (uint64_t i = 0; i < 20 + seed % 50; i++) {
         sim_run(&sim, 100, sim_finished);
         for (uint32_t k = 0; k < config.n_coordinators; k++)
-            coordinator_turn(&sim, k, &coordinators[k]);
+            outage_coordinator(&sim, k, &coordinators[k]);
     }
     if (!sim_finished(&sim)) {
         dead = (uint32_t)sim_random(&sim, sim.n_processes);
@@ -155,9 +83,9 @@ static void one_death(uint64_t seed)
         for (uint32_t k = 0; k < config.n_coordinators; k++)
             if (coordinators[k].until_ms) {
                 coordinators[k].until_ms = sim.now_ms;
-                coordinator_turn(&sim, k, &coordinators[k]);
+                outage_coordinator(&sim, k, &coordinators[k]);
             }
-        cr_assert(sim_run(&sim, 30000, all_over), "seed %lu: someone was not told of a death", (unsigned long)seed);
+        cr_assert(sim_run(&sim, 30000, sim_all_over), "seed %lu: someone was not told of a death", (unsigned long)seed);
     }
     sim_stop(&sim);
 }

@@ -48,7 +48,7 @@ static void send_join(struct sim *sim, struct sim_process *p)
     struct node_event event = {.kind = NODE_SESSION, .session = 0, .uid = 1000, .pid = 1000 + p->rank * 10 + p->replica};
     struct wire_message msg;
 
-    p->session = event.session = ++sim->next_session;
+    p->session = event.session = sim_new_session(sim, p);
     p->connected = true;
     sim_node_event(sim, p->node, &event);
     fill_join(sim, p, &msg);
@@ -385,6 +385,11 @@ void trainer_pump(struct sim *sim, struct sim_process *p)
     if (may_submit(sim, p) && sim->now_ms >= p->load_ready_ms) {
         submit(sim, p);
         p->load_ready_ms = sim->now_ms + sim_random(sim, sim->config.load_ms + 1);
+    }
+    if (sim->config.leave_hasty && p->rank == sim->config.leave_rank &&
+        ledger_next_submit(p->ledger) - sim->config.first_step >= sim->config.leave_after) {
+        leave(sim, p);
+        return;
     }
     if ((p->ended || p->n_consumed >= last_wanted(sim, p)) && served(sim, p) && p->connected) {
         leave(sim, p);
