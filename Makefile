@@ -56,7 +56,7 @@ archives = $(foreach a,$(1),$(BUILD)/lib/$(a).a)
 all: $(BUILD)/poised $(BUILD)/poisectl $(BUILD)/libpoise.so $(BUILD)/libpoise.a $(BUILD)/trainer $(BUILD)/poise.pc \
 	$(BUILD)/poised.service
 
-$(BUILD)/poised: $(call obj,daemon/main.c client/address.c client/keys.c) $(call archives,shell core proto planner)
+$(BUILD)/poised: $(call obj,daemon/main.c) $(call archives,shell core proto planner)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_DAEMON) $(LIBS_POISE)
 
@@ -91,7 +91,7 @@ $(BUILD)/trainer: $(call obj,$(wildcard client/examples/*.c)) $(BUILD)/libpoise.
 $(BUILD)/lib/planner.a: $(call obj,$(planner))
 $(BUILD)/lib/proto.a: $(call obj,$(proto)) $(PB).o
 $(BUILD)/lib/core.a: $(call obj,$(core))
-$(BUILD)/lib/shell.a: $(call obj,$(shell))
+$(BUILD)/lib/shell.a: $(call obj,$(shell) client/address.c client/keys.c)
 $(BUILD)/lib/client.a: $(call obj,$(client))
 $(ARCHIVES):
 	$(call say,AR,$@)
