@@ -8,8 +8,9 @@ import unittest
 import torch
 
 import vlm_batches as vlm
-from poise.collated import Collated, Layout, bits
+from poise.collated import Collated, Layout
 from poise.errors import InvalidInput
+from poise.padding import bits
 from poise.reassemble import assemble, check_first, finished
 
 TOKENS = {"image": vlm.IMAGE, "video": vlm.VIDEO, "audio": vlm.AUDIO}
@@ -86,6 +87,7 @@ class Cutting(unittest.TestCase):
         batch["input_ids"][0, n : n + len(stand_in)] = torch.tensor(stand_in)
         batch["image_grid_thw"] = torch.tensor([[1, 4, 4]])
         batch["pixel_values"] = torch.ones(16, 3)
+        batch["mm_token_type_ids"] = (batch["input_ids"] == vlm.IMAGE).long()
         made = collated()
         parts = made.cut(batch)
         check_first(made, batch, parts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import signal
 import unittest
 import warnings
 
@@ -12,6 +13,7 @@ import cluster
 import torch
 import vlm_batches as vlm
 from poise.data_balance import DataBalance
+from poise.errors import Aborted
 
 KINDS = [(1, 0), (0, 0), (3, 0), (0, 1), (1, 0), (2, 2), (0, 0), (1, 1)]  # images and videos of a sample, by its number
 
@@ -501,6 +503,31 @@ def shorter(rank, step, batch, short_rank, n_steps):
     if rank == short_rank and step >= n_steps:
         raise StopIteration
     return batch
+
+
+class Deaths(RealRanks):
+    def test_a_rank_that_is_killed_is_named(self):
+        outcomes = self.outcomes(_with_keywords, 3, 3, dying, (), {})
+        self.assertEqual(-signal.SIGKILL, outcomes[1].exitcode)
+        for rank in (0, 2):
+            self.assertEqual("", outcomes[rank].error)
+            kind, text = outcomes[rank].value
+            self.assertEqual("Aborted", kind)
+            self.assertIn("rank 1", text)
+
+
+def dying(rank, n):
+    loader = (vlm.collate(samples_of(rank, step, 2)) for step in range(10**6))
+    balancer = DataBalance(None, vlm.MODEL, None, 1, loader)
+    step = 0
+    try:
+        while True:
+            for _ in balancer.build_balanced_train_data_iterator(False, 1, 1, 2):
+                if rank == 1 and step == 3:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            step += 1
+    except Aborted as error:
+        return type(error).__name__, str(error)
 
 
 class Values(RealRanks):

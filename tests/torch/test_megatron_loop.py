@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The drop-in inside a training loop as the older system has it: Megatron's parallel state (a stand-in for it, as Megatron wants
-accelerators), a cyclic generator behind a wrapper, a JSON file, next() for each micro-batch, dicts that the loop alters."""
+"""The drop-in inside a training loop as the older system has it: Megatron's parallel state (a stand-in for it, as
+Megatron wants accelerators), a cyclic generator behind a wrapper, a JSON file, next() for each micro-batch, dicts that
+the loop alters."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from poise.options import Phase
 
 
 def parallel_state(process: int, tensor: int = 1, pipeline: int = 1, n: int = 4) -> None:
-    """Megatron's order of processes: tensor-parallel peers are neighbours, then data-parallel ones, then pipeline stages."""
+    """Megatron's order of processes: tensor-parallel peers are neighbours, then data-parallel ones, then pipeline
+    stages."""
     data = n // tensor // pipeline
     sizes = {
         "tensor_model_parallel": tensor,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ import torch
 from . import media
 from .errors import InvalidInput
 from .media import PerSample, describe, wrong
+from .padding import bits, text_extents
 from .samples import Field
 
 # Keys of text, (batch, tokens): padded alike. Others of that shape are taken for text too.
@@ -43,8 +44,6 @@ PAD_VALUES = {"input_ids": 151643, "labels": -100, "position_ids": 1}
 SUFFIXES = ("/json", "/jsons", "/tensors")
 CONSTANT = "constant/"  # a field without rows whose fixed shape tells a constant's digest to the other ranks
 KEYS = "keys of a sample"  # the same for the names of what each sample has
-
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass
@@ -165,13 +164,6 @@ class Parts:
     loss_tokens: list[int]
 
 
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The same elements as integers, so that NaN equals itself and -0.0 is not 0.0."""
-    if tensor.dtype.is_complex:
-        tensor = torch.view_as_real(tensor)
-    return tensor.view(_BITS[tensor.element_size()])
-
-
 class Collated:
     """The rules of one rank's loader, and the last values of what does not travel."""
 
@@ -201,7 +193,7 @@ class Collated:
         n, width = ids.shape
         found = self._media(batch, ids)
         rules = self._learn(batch, n, width, found)
-        extents = self._extents(rules, batch, n, width)
+        extents = text_extents(self.layout, rules, batch, n, width)
         values: list[dict[str, Any]] = [{} for _ in range(n)]
         for rule in rules:
             self._cut_key(rule, batch[rule.key], found, extents, width, values)
@@ -341,76 +333,6 @@ class Collated:
             f"again of the balanced one: recompute={{{key!r}: function of the batch}}; fields= and batch_axis= say "
             "what a tensor is",
         )
-
-    # ---------------------------------------------------------------------------------------------------------- padding
-
-    def _extents(self, rules: Iterable[Rule], batch: Mapping[str, Any], n: int, width: int) -> list[int]:
-        """[n] tokens of each sample: up to the last one (from the first one) that is not padding in every key."""
-        right = self.layout.padding_side == "right"
-        places = torch.arange(1, width + 1) if right else torch.arange(width, 0, -1)
-        content = torch.zeros(n, width, dtype=torch.bool)
-        by_rule = []
-        for rule in rules:
-            if rule.kind == "text" and len(rule.text_axes) == 1:
-                by_rule.append((rule, self._content(rule, batch[rule.key])))
-                content |= by_rule[-1][1]
-        extents = (content * places).amax(1) if width else torch.zeros(n, dtype=torch.int64)
-        mask = batch.get("attention_mask")
-        if width and any(rule.key == "attention_mask" for rule, _ in by_rule) and mask.dim() == 2:
-            self._check_padding(by_rule, batch, mask != 0, places)
-        return extents.tolist()
-
-    def _content(self, rule: Rule, value: torch.Tensor) -> torch.Tensor:
-        """[n, width] true where a key is not padding."""
-        try:
-            pad = torch.tensor(rule.pad, dtype=rule.dtype)
-        except (RuntimeError, TypeError, OverflowError) as error:
-            raise wrong(rule.key, f"pad value {rule.pad!r} is no {rule.dtype}: {error}") from None
-        differs = (bits(value) != bits(pad)).movedim(rule.axis, 0)
-        return differs.flatten(1, -2).any(1) if differs.dim() > 2 else differs
-
-    def _check_padding(
-        self,
-        by_rule: Sequence[tuple[Rule, torch.Tensor]],
-        batch: Mapping[str, Any],
-        real: torch.Tensor,
-        places: torch.Tensor,
-    ) -> None:
-        """What the attention mask calls padding must be the pad value of each key, or it would count as text.
-
-        Tokens behind the mask are allowed: collators put a stand-in image there where a batch has none. They are not
-        all alike, as padding is."""
-        side = self.layout.padding_side
-        last = (real * places).amax(1)
-        outside = places[None, :] > last[:, None]
-        other = "left" if side == "right" else "right"
-        ends = real[:, 0] if side == "right" else real[:, -1]
-        far = real[:, -1] if side == "right" else real[:, 0]
-        turned = (~ends & far).nonzero()
-        key = self.layout.batch_key
-        ids = next((content for rule, content in by_rule if rule.key == key), None)
-        for row in turned.flatten().tolist():
-            edge = 0 if side == "right" else -1
-            if ids is None or not ids[row, edge]:
-                raise wrong("attention_mask", f"the text is padded on the {other}: pass padding_side={other!r}", row)
-        for rule, content in by_rule:
-            for row in (content & outside).any(1).nonzero().flatten().tolist():
-                value = batch[rule.key].select(rule.axis, row)[..., outside[row]].reshape(-1)
-                if rule.key == key and not bool((value == value[0]).all()):
-                    continue
-                if bool((value == value[0]).all()):
-                    raise wrong(
-                        rule.key,
-                        f"is padded with {value[0].item()}, its pad value is {rule.pad}: pass "
-                        f"pad_values={{{rule.key!r}: {value[0].item()}}}",
-                        row,
-                    )
-                raise wrong(
-                    rule.key,
-                    f"has more than padding where attention_mask is 0, and its pad value is {rule.pad}: pass "
-                    f"pad_values=, or recompute={{{rule.key!r}: function of the batch}}",
-                    row,
-                )
 
     # ----------------------------------------------------------------------------------------------------------- values
 

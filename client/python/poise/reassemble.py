@@ -14,9 +14,10 @@ import torch
 
 from . import media
 from .batch import Batch
-from .collated import CONSTANT, KEYS, SUFFIXES, Collated, Parts, Rule, bits
+from .collated import CONSTANT, KEYS, SUFFIXES, Collated, Parts, Rule
 from .errors import InvalidInput
 from .media import wrong
+from .padding import bits
 
 
 def check_first(collated: Collated, batch: Mapping[str, Any], parts: Parts) -> None:
