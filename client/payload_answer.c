@@ -54,15 +54,18 @@ static void unref(struct answer *answer)
 {
     struct answer_gauge *gauge = answer->gauge;
 
+    bool wake;
+
     if (atomic_fetch_sub(&answer->refs, 1) != 1)
         return;
-    atomic_fetch_sub(&gauge->bytes, answer->n_bytes);
-    if (answer->flying)
-        atomic_fetch_sub(answer->flying, 1); /* the step's memory may be used again from here on */
+    wake = atomic_fetch_sub(&gauge->bytes, answer->n_bytes) >= gauge->full;
+    if (answer->flying && atomic_fetch_sub(answer->flying, 1) == 1)
+        wake = true; /* the step's memory may be used again from here on */
     for (uint32_t i = 0; i < answer->n_chunks; i++)
         free(answer->chunks[i]);
     free(answer);
-    gauge->landed(gauge->context);
+    if (wake)
+        gauge->landed(gauge->context);
 }
 
 void answer_drop(struct answer *answer)

@@ -12,7 +12,8 @@
 
 struct answer_gauge { /* what is under way; lives until the ZeroMQ context has ended */
     _Atomic uint64_t bytes;
-    void (*landed)(void *context); /* called from ZeroMQ's threads */
+    uint64_t full; /* so many, and who sends waits */
+    void (*landed)(void *context); /* called from ZeroMQ's threads where somebody may wait for it */
     void *context;
 };
 

@@ -121,6 +121,15 @@ static int failed(const struct pull *pull, struct poise_err *err)
     return pull->error.code;
 }
 
+/* It left before this rank had all: its close did not wait so long. What it had is lost. */
+static void say_gone(struct pull *pull)
+{
+    if (pull->error.code == 0)
+        err_set_at(&pull->error, -ESHUTDOWN, pull->source->rank, POISE_NONE, NULL,
+                   "rank %u left before its samples of step %" PRIu64 " were fetched: raise its close_timeout_ms",
+                   pull->source->rank, pull->step->step);
+}
+
 int payload_client_entries(struct payload_client *client, const struct transport_step *step, struct source *source,
                            struct poise_err *err)
 {
@@ -128,6 +137,8 @@ int payload_client_entries(struct payload_client *client, const struct transport
 
     if (rc < 0)
         return rc;
+    if (client->senders[source->rank]->forgotten)
+        say_gone(source->pull);
     if (source->pull->error.code < 0)
         return failed(source->pull, err);
     return source->n_entries == source->n ? 0 : -EAGAIN;
@@ -138,7 +149,8 @@ int payload_client_fetch(struct payload_client *client, const struct transport_s
 {
     struct pull *pull = source->pull;
 
-    (void)client;
+    if (client->senders[source->rank]->forgotten && !(pull->fetching && pull->n_left == 0))
+        say_gone(pull);
     if (pull->error.code < 0)
         return failed(pull, err);
     if (!pull->fetching && step->tensors)

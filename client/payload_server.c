@@ -63,6 +63,7 @@ int payload_server_new(const struct payload_group *group, void *router, uint64_t
         *server = (struct payload_server){.group = group, .router = router, .calls = calls, .context = context};
         server->gauge.landed = calls->landed;
         server->gauge.context = context;
+        server->gauge.full = PAYLOAD_FLYING_BYTES;
         server->rate = max_bytes_per_s;
         server->tokens = (double)max_bytes_per_s * BURST_NS / 1e9;
         server->next_ns = UINT64_MAX;
@@ -380,12 +381,10 @@ static bool serve_some(struct payload_server *server, uint64_t now_ns)
             any = true;
             n_idle = 0;
             n_answers++;
-            if (next == conn && !server->conns)
-                break;
         } else {
             n_idle++;
         }
-        conn = server->conns ? next : NULL;
+        conn = server->conns ? next : NULL; /* it may be gone, and have been the only one */
         server->turn = conn;
     }
     return any;

@@ -11,8 +11,11 @@ FUZZ_CC ?= clang
 FUZZ_FLAGS = -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 FUZZ_NAMES := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_$(F).c)))
 FUZZ_SOURCES := $(wildcard proto/*.c) daemon/planner/err.c
+# Of libpoise, what decodes; and what makes cases for it.
+FUZZ_PAYLOAD := client/payload_wire.c client/value.c tests/unit/payload_case.c
 fuzz_bins = $(FUZZ_NAMES:%=$(BUILD)/fuzz/%)
 
+$(BUILD)/fuzz/payload: $(FUZZ_PAYLOAD)
 $(BUILD)/fuzz/%: tests/fuzz/fuzz_%.c $(FUZZ_SOURCES) $(wildcard proto/*.h include/*.h) $(PB).c
 	$(call say,FUZZ,$@)
 	$(Q)command -v $(FUZZ_CC) >/dev/null || { echo "fuzzing needs clang: apt-get install clang" >&2; exit 1; }
@@ -32,7 +35,7 @@ fuzz-seeds: $$(fuzz_bins)
 			{ cat $(BUILD)/fuzz/$$name.log; exit 1; }; \
 		echo "  ok       $$name: $$(ls tests/fuzz/seeds/$$name | wc -l) seeds"; done
 
-$(BUILD)/fuzz/make-seeds: $(call obj,tests/fuzz/make_seeds.c tests/unit/messages.c tests/unit/record_case.c) $(call archives,proto planner)
+$(BUILD)/fuzz/make-seeds: $(call obj,tests/fuzz/make_seeds.c tests/unit/messages.c tests/unit/record_case.c $(FUZZ_PAYLOAD)) $(call archives,proto planner)
 	$(Q)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_POISE)
 
 fuzz-seeds-write: $(BUILD)/fuzz/make-seeds

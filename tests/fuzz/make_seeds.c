@@ -11,6 +11,7 @@
 #include "proto/options.h"
 #include "proto/schema.h"
 #include "tests/unit/messages.h"
+#include "tests/unit/payload_case.h"
 #include "tests/unit/record_case.h"
 
 static const char *folder;
@@ -191,6 +192,15 @@ static void record_seeds(void)
     record_case_free(&record);
 }
 
+static void payload_seeds(void)
+{
+    for (uint32_t type = 1; type < PAYLOAD_N_TYPES; type++) {
+        unsigned char frame[PAYLOAD_CASE_BYTES];
+        size_t n = payload_case_make(type, frame);
+        write_seed("payload", payload_type_name(type), frame, n);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -203,5 +213,6 @@ int main(int argc, char **argv)
     options_seeds();
     local_seeds();
     record_seeds();
+    payload_seeds();
     return 0;
 }
