@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # make test-torch       tests/torch/test_NAME.py with real poised and PyTorch, in virtual environments made here (T=NAME: one)
 #
+# make bench-torch      what balance() costs a trainer (ARGS= of tests/torch/bench_wait.py); on an idle machine
+#
 # TORCH_VENV= an environment that has torch 2.13.0 already. PIP= arguments of pip, such as the index of CPU builds: a plain
 # torch can be a CUDA build of several GB, which is refused. tests/torch/test_numpy_NAME.py run with numpy and Pillow as well.
 
@@ -23,6 +25,11 @@ test-torch-built: $(BUILD)/venv.stamp
 			>$(BUILD)/tests/torch/$$(basename $$t .py) && chmod +x $(BUILD)/tests/torch/$$(basename $$t .py) || exit 1; done
 	@BUILD=$(BUILD) tests/run $(patsubst tests/%.py,$(BUILD)/tests/%,$(TORCH_SCRIPTS))
 
+bench-torch: setup
+	@$(MAKE) $(JOBS) --no-print-directory all $(BUILD)/venv.stamp
+	@env BUILD=$(abspath $(BUILD)) POISE_LIBRARY=$(abspath $(BUILD))/libpoise.so PYTHONPATH=client/python:tests/torch \
+		$(TORCH_VENV)/bin/python -W ignore tests/torch/bench_wait.py $(ARGS)
+
 $(BUILD)/venv.stamp: tests/torch/requirements.txt tests/torch/requirements-numpy.txt
 	@mkdir -p $(BUILD)
 	@python3 -c 'import ensurepip, venv' 2>/dev/null || .ci/setup python3-venv
@@ -32,4 +39,4 @@ $(BUILD)/venv.stamp: tests/torch/requirements.txt tests/torch/requirements-numpy
 	@python3 -m venv --clear $(NUMPY_VENV) && echo $(call site,$(TORCH_VENV)) >$(call site,$(NUMPY_VENV))/torch.pth && \
 		$(NUMPY_VENV)/bin/python -m pip install -q $(PIP) -r tests/torch/requirements-numpy.txt && touch $@
 
-.PHONY: test-torch test-torch-built
+.PHONY: test-torch test-torch-built bench-torch
