@@ -283,10 +283,8 @@ static int sleep_ms(struct poise *p, uint64_t now_ms)
 static void wake_waiters(struct poise *p)
 {
     pthread_mutex_lock(&p->lock);
-    if (p->n_waiting && atomic_exchange(&p->interrupted, 0)) {
-        p->interrupt_seq++;
+    if (p->n_waiting && handle_interrupted(p))
         p->wakes_due = true;
-    }
     if (p->wakes_due)
         pthread_cond_broadcast(&p->cond);
     p->wakes_due = false;

@@ -51,14 +51,21 @@ uint64_t handle_deadline(const struct poise *p, int64_t timeout_ms)
     return wait > UINT64_MAX / 2 ? UINT64_MAX / 2 : now + wait;
 }
 
+bool handle_interrupted(struct poise *p)
+{
+    if (!atomic_exchange(&p->interrupted, 0))
+        return false;
+    p->interrupt_seq++; /* all that wait are meant */
+    return true;
+}
+
 int handle_wait(struct poise *p, uint64_t seen, uint64_t deadline_ms)
 {
     struct timespec until = {.tv_sec = (time_t)(deadline_ms / 1000), .tv_nsec = (long)(deadline_ms % 1000) * 1000000};
     uint32_t interrupts = p->interrupt_seq;
     int rc = 0;
 
-    if (atomic_exchange(&p->interrupted, 0)) {
-        p->interrupt_seq++; /* others that wait are meant as well */
+    if (handle_interrupted(p)) {
         pthread_cond_broadcast(&p->cond);
         return -EINTR;
     }

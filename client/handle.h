@@ -204,6 +204,9 @@ int handle_check(const struct poise *p, struct poise_err *err);
 /* -1: the options' peer_timeout_ms; else from now. Saturates. */
 uint64_t handle_deadline(const struct poise *p, int64_t timeout_ms);
 
+/* Under lock. Takes a poise_interrupt() that nobody has taken yet: the waits of all that wait end when they are woken. */
+bool handle_interrupted(struct poise *p);
+
 /* Under lock. Waits while p->progress is `seen`. 0, -EINTR or -ETIMEDOUT (no text set). */
 int handle_wait(struct poise *p, uint64_t seen, uint64_t deadline_ms);
 

@@ -203,6 +203,7 @@ static int serve(struct poise *p, struct poise_err *err)
     int rc = 0;
 
     pthread_mutex_lock(&p->lock);
+    handle_interrupted(p); /* what came before was for others: peers still need what this rank promised them */
     p->closing = true;
     handle_changed(p);
     wake_ring(p->wake);

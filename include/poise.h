@@ -239,8 +239,9 @@ int poise_open(const struct poise_options *opt, struct poise **ret_p, struct poi
  */
 int poise_close(struct poise *p, struct poise_err *err);
 
-/* Ends every wait of other threads in this handle with -EINTR, and the next one that would begin if none waits now.
- * Async-signal-safe. */
+/* Ends every wait of other threads in this handle with -EINTR, and the next one that would begin if none waits now. Only
+ * poise_close(), with which a program ends after an interrupt, is ended where it waits already, and not where it would
+ * begin: peers still read what this rank sent. Async-signal-safe. */
 void poise_interrupt(struct poise *p);
 
 /* -------------------------------------------------------------------------------------------------------------- fields */

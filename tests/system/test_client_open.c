@@ -389,6 +389,9 @@ Test(client_open, a_child_of_a_fork_may_not_use_the_handle)
 
 static struct poise *handle;
 
+#define CLOSING 0 /* flags of the board */
+#define CLOSED 1
+
 static void on_signal(int signal)
 {
     (void)signal;
@@ -425,4 +428,63 @@ static int interrupt(const struct rank_context *c)
 Test(client_open, an_interrupt_ends_waits)
 {
     ranks_run(1, daemon_.dir, board, interrupt, NULL);
+}
+
+/* Rank 1 submits the second step when rank 0 is about to close, which has to wait for it. */
+static int interrupted_before_close(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "before-close");
+    struct poise *p = handle = rank_open(&opt);
+    struct poise_err err;
+
+    load_declare(p, 0);
+    for (uint64_t step = 0; step < 2; step++) {
+        if (c->rank == 1 && step == 1)
+            board_wait(c->board, CLOSING, 1);
+        EXPECT(load_submit(p, step, c->rank, 4, 0, &err) == 0, "%s", err.text);
+        if (step == 0)
+            load_read(p, 0, step, NULL);
+    }
+    if (c->rank == 0) {
+        poise_interrupt(p);
+        board_raise(c->board, CLOSING);
+        rank_close(p); /* must be 0 */
+        return 0;
+    }
+    load_read(p, 0, 1, NULL); /* also what rank 0 sent */
+    rank_close(p);
+    return 0;
+}
+
+Test(client_open, an_interrupt_before_close_does_not_hurry_it)
+{
+    ranks_run(2, daemon_.dir, board, interrupted_before_close, NULL);
+}
+
+static int interrupted_in_close(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "in-close");
+    struct poise *p = handle = rank_open(&opt);
+    const struct itimerspec once = {.it_value = {.tv_nsec = 50000000}};
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
+    struct poise_err err;
+    timer_t timer;
+
+    load_declare(p, 0);
+    if (c->rank == 1) {
+        board_wait(c->board, CLOSED, 1); /* it never submits */
+        poise_close(p, NULL);
+        return 0;
+    }
+    EXPECT(load_submit(p, 0, c->rank, 4, 0, &err) == 0, "%s", err.text);
+    signal(SIGUSR1, on_signal);
+    EXPECT(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0 && timer_settime(timer, 0, &once, NULL) == 0, "timer");
+    EXPECT(poise_close(p, &err) == -EINTR && strstr(err.text, "peers still read"), "%s", err.text);
+    board_raise(c->board, CLOSED);
+    return 0;
+}
+
+Test(client_open, an_interrupt_ends_a_close_that_waits)
+{
+    ranks_run(2, daemon_.dir, board, interrupted_in_close, NULL);
 }
