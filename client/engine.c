@@ -149,13 +149,17 @@ static bool needs_nothing(struct poise *p)
 static void fail_lost(struct poise *p, uint64_t now_ms)
 {
     struct poise_err why;
+    char missing[192] = "";
 
     if (p->state == HANDLE_OPENING || p->state == HANDLE_ABORTED || p->lost_ms == 0 || needs_nothing(p) ||
         now_ms < p->lost_ms + p->settings.node_timeout_ms)
         return;
-    err_set(&why, -ESHUTDOWN, "poised on this node is gone for %llu ms (node_timeout_ms): %s",
+    if (link_is_up(p->link))
+        print_missing(p, missing, sizeof missing);
+    err_set(&why, -ESHUTDOWN, "poised on this node is gone for %llu ms (node_timeout_ms): %s%s",
             (unsigned long long)(now_ms - p->lost_ms),
-            link_is_up(p->link) ? "it is back, but the group did not come together again" : link_trouble(p->link));
+            link_is_up(p->link) ? "it is back, but the group did not come together again, " : link_trouble(p->link),
+            missing);
     pthread_mutex_lock(&p->lock);
     handle_abort(p, &why);
     handle_notice(p, p->cursor, POISE_ERROR, "%s", why.text);

@@ -513,7 +513,7 @@ static void message(void *context, struct wire_message *msg)
         take_abort(p, &msg->abort);
         break;
     case WIRE_FORMING:
-        if (p->state == HANDLE_OPENING)
+        if (p->state == HANDLE_OPENING || p->lost_ms)
             p->forming = msg->forming; /* the engine's alone */
         break;
     case WIRE_REFUSED:

@@ -427,6 +427,6 @@ int group_members(struct group *group, const struct group_env *env, const struct
     retain(&group->claims, from);
     clear_unused(group);
     tell_news(group, env, roster);
-    tell_missing(&group->forming, group, env);
+    tell_missing(group->forming.members ? &group->forming : &group->claims, group, env);
     return 0;
 }

@@ -266,14 +266,9 @@ static int set_mode(struct node *node, const struct node_event *event, struct po
 
 static bool waits(const struct node *node, const struct job *job)
 {
-    for (uint32_t i = 0; i < node->n_sessions; i++) {
-        const struct session *session = node->sessions[i];
-
-        if (session->job == job && (session->state == SESSION_JOINING ||
-                                    (session->state == SESSION_RUNNING && !session->rostered && session->epoch &&
-                                     session->epoch->state != LOCAL_ABORTED)))
+    for (uint32_t i = 0; i < node->n_sessions; i++)
+        if (node->sessions[i]->job == job && node_session_waits(node->sessions[i]))
             return true;
-    }
     return false;
 }
 

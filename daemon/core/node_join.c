@@ -422,6 +422,12 @@ void node_on_leave(struct node *node, struct session *session, const struct wire
     session_detach(node, session);
 }
 
+bool node_session_waits(const struct session *session)
+{
+    return session->state == SESSION_JOINING || (session->state == SESSION_RUNNING && !session->rostered &&
+                                                 session->epoch && session->epoch->state != LOCAL_ABORTED);
+}
+
 /* Who of a group is missing, for the processes that wait for them. */
 void node_on_forming(struct node *node, const struct wire_message *msg)
 {
@@ -429,7 +435,7 @@ void node_on_forming(struct node *node, const struct wire_message *msg)
     struct wire_message *to = NULL;
 
     for (uint32_t i = 0; job && i < node->n_sessions; i++) {
-        if (node->sessions[i]->job != job || node->sessions[i]->state != SESSION_JOINING)
+        if (node->sessions[i]->job != job || !node_session_waits(node->sessions[i]))
             continue;
         if (!to) {
             to = out_message(&node->out, WIRE_FORMING);

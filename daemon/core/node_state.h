@@ -163,6 +163,8 @@ int node_on_join(struct node *node, struct session *session, const struct wire_m
 void node_on_session_end(struct node *node, struct session *session);
 void node_on_leave(struct node *node, struct session *session, const struct wire_message *msg);
 void node_on_refused(struct node *node, const struct wire_message *msg);
+/* For the rest of its group: it is new, or its poised was restarted. */
+bool node_session_waits(const struct session *session);
 void node_on_forming(struct node *node, const struct wire_message *msg);
 void node_send_members(struct node *node, struct job *job, uint64_t link); /* UINT64_MAX: to all of its links */
 void session_detach(struct node *node, struct session *session);

@@ -115,6 +115,19 @@ static void continue_trainer(struct chaos_run *run, struct chaos_fault *fault)
         kill(run->job.pids[fault->rank], SIGCONT);
 }
 
+/* Its daemon cannot see it die. */
+static bool kill_both(struct chaos_run *run, struct chaos_fault *fault)
+{
+    if (!kill_daemon(run, fault))
+        return false;
+    if (kill_trainer(run, fault)) {
+        run->job.due_clean = false;
+        return true;
+    }
+    start_daemon(run, fault);
+    return false;
+}
+
 /* Power is gone: daemon, trainers and link at once. */
 static bool vanish(struct chaos_run *run, struct chaos_fault *fault)
 {
@@ -127,6 +140,7 @@ static bool vanish(struct chaos_run *run, struct chaos_fault *fault)
     job->due_host = fault->host;
     job->due_ms = chaos_now_ms();
     job->due_clean = false;
+    job->host_away = true;
     hosts_command(&run->net, fault->host, "ip link set eth0 down");
     for (uint32_t r = fault->host * job->ranks_a_host; r < (fault->host + 1) * job->ranks_a_host; r++)
         if (job->pids[r] > 0)
@@ -139,6 +153,7 @@ static void return_host(struct chaos_run *run, struct chaos_fault *fault)
 {
     hosts_command(&run->net, fault->host, "ip link set eth0 up");
     start_daemon(run, fault);
+    run->job.host_away = false;
 }
 
 /* --------------------------------------------------------------------------------------------------------- networks */
@@ -210,6 +225,7 @@ const struct chaos_action chaos_actions[] = {
     {"stop-daemon", "a daemon is stopped, and continued", 6, 100, 3000, false, stop_daemon, continue_daemon},
     {"stop-trainer", "a trainer is stopped, and continued", 4, 100, 3000, false, stop_trainer, continue_trainer},
     {"kill-trainer", "kill -9 of a trainer: the epoch ends, a new one begins", 3, 0, 0, false, kill_trainer, NULL},
+    {"kill-both", "kill -9 of a daemon and a trainer of its host at once", 1, 20, 1000, false, kill_both, start_daemon},
     {"mode", "the mode is switched, and back to on", 4, 50, 2000, false, switch_mode, switch_on},
     {"cut", "a host's link is cut", 6, 100, 3000, true, cut, flush},
     {"lose", "a host loses one packet in ten", 6, 500, 3000, true, lose, flush},

@@ -129,6 +129,7 @@ struct chaos_job {
     enum chaos_due due;
     uint32_t due_rank, due_host;
     uint64_t due_ms;
+    bool host_away; /* no attempt can begin before it is back */
     bool due_clean; /* its daemon knew it: no fault had just ended on its host */
     uint64_t named_ms_max; /* longest from the death of a rank to its name on another rank */
     /* Sums. */

@@ -62,6 +62,7 @@ static void become_trainer(const struct chaos_job *job, uint32_t rank, pid_t par
         _exit(126);
     setenv("POISE_SOCKET_DIR", host->dir, 1);
     setenv("POISE_COORDINATORS", job->net->coordinators, 1);
+    setenv("POISE_PAYLOAD", job->net->keys ? "curve" : "plain", 1);
     execv(binary, argv);
     _exit(127);
 }
@@ -171,17 +172,27 @@ static void add_up(struct chaos_job *job)
 
 /* ----------------------------------------------------------------------------------------------------- ends of ranks */
 
+/* "rank 1" of a text that says "rank 12" is another one. */
+static bool names_rank(const char *text, uint32_t rank)
+{
+    char name[32];
+    const int n = snprintf(name, sizeof name, "rank %u", rank);
+
+    while ((text = strstr(text, name)) && text[n] >= '0' && text[n] <= '9')
+        text += n;
+    return text;
+}
+
 static bool names_cause(const struct chaos_job *job, const char *text)
 {
-    char rank[32], host[32];
+    char host[32];
 
     snprintf(host, sizeof host, "host%u", job->due_host);
     if (strstr(text, host))
         return true;
     for (uint32_t r = 0; r < job->n_ranks; r++) {
         const bool is_cause = job->due == DUE_KILLED_RANK ? r == job->due_rank : r / job->ranks_a_host == job->due_host;
-        snprintf(rank, sizeof rank, "rank %u ", r);
-        if (is_cause && strstr(text, rank))
+        if (is_cause && names_rank(text, r))
             return true;
     }
     return false;
@@ -276,6 +287,8 @@ int job_look(struct chaos_job *job)
             return stands_still(job, "no step is finished any more");
         return 0;
     }
+    if (job->host_away)
+        return 0;
     add_up(job);
     job->due = DUE_NOTHING;
     job->attempt++;
