@@ -38,6 +38,7 @@ def read_step(batches) -> list[dict]:
     made = []
     for batch in batches:
         rows = [(row.origin_rank, row.origin_index) for row in batches.info.rows]
+        assert len({(row.origin_rank, row.tag) for row in batches.info.rows}) == len(rows)
         made.append({"rows": rows, "keys": list(batch), "batch": {key: plain(value) for key, value in batch.items()}})
     return made
 
@@ -273,6 +274,14 @@ class OtherCuts(RealRanks):
         self.check_steps(by_rank, [4, 4])
         for steps in by_rank:
             self.assertEqual([[2, 2]] * 2, [[len(one["rows"]) for one in step] for step in steps])
+
+    def test_free_counts(self):
+        by_rank = self.run_ranks(2, balance_steps, 3, 2, 2, 4, count="free")
+        self.check_steps(by_rank, [4, 4])
+        counts = [[sum(len(one["rows"]) for one in step) for step in steps] for steps in by_rank]
+        self.assertNotEqual([[4] * 3] * 2, counts)
+        for steps in by_rank:
+            self.assertEqual([2] * 3, [len(step) for step in steps])
 
     def test_pairs_stay_pairs_and_halves_halves(self):
         for names in self.run_ranks(2, pairs):

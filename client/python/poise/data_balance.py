@@ -21,6 +21,7 @@ outcome on all ranks, and the call for that step raises it. docs/coming-from.md 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +31,7 @@ from . import ranks
 from .arguments import DEFAULT_ALGORITHM, OLD_ALGORITHMS, REFERENCE
 from .batch import Batch
 from .collated import CONSTANT, KEYS, Collated, Layout, Parts
-from .errors import EndOfData, Interrupted, InvalidInput, PoiseError, PoiseWarning, StepError
+from .errors import Aborted, EndOfData, Interrupted, InvalidInput, PoiseError, PoiseWarning, StepError
 from .group import Group
 from .media import AUDIO, IMAGE, VIDEO, PerSample
 from .micro_batches import Cut, MicroBatches, Reading
@@ -45,7 +46,17 @@ __all__ = ["DataBalance", "GBSImageDataBalance", "MicroBatches"]
 # Phases by what a batch is measured in; "length" is the one of the presets that are no model.
 _MEASURES = {"vision": "vision", "audio": "audio", "llm": "llm", "length": "llm"}
 
+# Seconds: what was read last, often the end of the data, is sent in milliseconds unless the group stands still.
+_LAST_WORDS = 1.0
+
 _noticed: set[str] = set()
+_names = itertools.count(1)  # balancers of this process
+
+
+def _name() -> str:
+    """A group's name that no other balancer of this process has. Ranks that make theirs in the same order agree."""
+    number = next(_names)
+    return "data_balance" if number == 1 else f"data_balance.{number}"
 
 
 class DataBalance:
@@ -176,8 +187,9 @@ class DataBalance:
         self._where = ranks.find(
             rank, n_ranks, replica, n_replicas, process_group=process_group, mesh=mesh, mesh_dim=mesh_dim
         )
-        self._options = options | _algorithm(sorting_algo_name, options) | _pipeline(options)
+        self._options = {"group": _name()} | options | _algorithm(sorting_algo_name, options) | _pipeline(options)
         self._is_reference = self._options["algorithm"] in OLD_ALGORITHMS
+        self._keeps_count = not self._is_reference and self._options.get("count", "equal") in ("equal", 0)
         self._n_iterators = len_model if virtual_pipeline_model_parallel_size else 1
         self._is_list = bool(virtual_pipeline_model_parallel_size)
         if self._n_iterators < 1:
@@ -205,6 +217,7 @@ class DataBalance:
         self._current: list[MicroBatches] = []
         self._sender = Sender()
         self._is_checked = False
+        self._n_read = 0  # samples; a sample's number is its tag
         self._declared: set[str] = set()
         self._loader_errors: dict[int, Exception] = {}
 
@@ -254,7 +267,7 @@ class DataBalance:
             self._open(cut)
         self._read_until(self.step)
         reading = Reading(
-            self._collated, self._next, self._where.n_ranks, not self._is_reference, self._unit, self._with_weights
+            self._collated, self._next, self._where.n_ranks, self._keeps_count, self._unit, self._with_weights
         )
         current = [MicroBatches(reading, self.step, i, cut, self._must_cut(cut)) for i in range(self._n_iterators)]
         try:
@@ -286,15 +299,9 @@ class DataBalance:
             self._sender.drain()
             self._group.close()
             self._group = None
-        capacity = cut.capacity if self._is_reference else cut.size
+        options = self._options | {"first_step": self.step, "n_iterators": self._n_iterators} | self._micro_batches(cut)
         if self._is_reference:
-            self._options.setdefault("image_encoder_dp", self.image_encoder_dp)
-        options = self._options | {
-            "first_step": self.step,
-            "micro_batch_size": capacity * self._unit,
-            "n_micro_batches": 0 if capacity else cut.number,
-            "n_iterators": self._n_iterators,
-        }
+            options.setdefault("image_encoder_dp", self.image_encoder_dp)
         options.setdefault("prefetch_depth", max(2, self._lookahead))
         self._group = Group(
             rank=self._where.rank,
@@ -308,6 +315,16 @@ class DataBalance:
         self._declared = set()
         if self._has_ended:
             self._group.end(self.step)
+
+    def _micro_batches(self, cut: Cut) -> dict[str, Any]:
+        """What the planner is told: the size, and as many as that makes, since a last step may have fewer samples (and
+        one of another size may have been read ahead). Where ranks do not keep their number of samples, how many there
+        are."""
+        if self._is_reference:
+            return {"micro_batch_size": cut.capacity * self._unit}
+        if self._keeps_count and cut.size or not cut.number:
+            return {"micro_batch_size": cut.size * self._unit}
+        return {"n_micro_batches": cut.number, "cut": self._options.get("cut", "by_cost")}
 
     def _must_cut(self, cut: Cut) -> bool:
         """True if the micro-batches that come from the group are not those that `cut` asks for."""
@@ -363,14 +380,13 @@ class DataBalance:
         else:
             work = lambda: self._send(group, step, batch)  # noqa: E731
         self._submitted += 1
-        self._sender.put(lambda: self._unless_ended(work), group.interrupt)
+        self._sender.put(lambda: self._quietly(work), group.interrupt)
 
     @staticmethod
-    def _unless_ended(work: Callable[[], None]) -> None:
-        try:
+    def _quietly(work: Callable[[], None]) -> None:
+        """The group's end is told by next(), and only after what was delivered before it."""
+        with contextlib.suppress(EndOfData, Aborted):
             work()
-        except EndOfData:
-            pass  # the group's data ended before this step; next() says so
 
     def _send(self, group: Group, step: int, batch: Mapping[str, Any]) -> None:
         """Cuts a batch and submits it, or makes the step bad on all ranks."""
@@ -406,16 +422,20 @@ class DataBalance:
                 tuple(parts.units[name][i] for name in names),
                 tuple(parts.attention[name][i] for name in names),
                 parts.loss_tokens[i],
+                self._n_read + i,
             )
             if self._unit > 1:
                 sample.unit, sample.unit_layout = i % half + 1, "transposed"
                 sample.micro_batch = self._arrival(i % half, half)
+            elif not self._keeps_count and self._cut.size and self._cut.number:
+                sample.micro_batch = min(self._arrival(i, parts.n), self._cut.number - 1)
             samples.append(sample)
+        self._n_read += parts.n
         return samples
 
-    def _arrival(self, pair: int, n_pairs: int) -> int:
-        size = self._cut.size or max(1, -(-n_pairs // max(1, self._cut.number)))
-        return pair // size
+    def _arrival(self, unit: int, n_units: int) -> int:
+        """The micro-batch that a sample (or pair) would have been in."""
+        return unit // (self._cut.size or max(1, -(-n_units // max(1, self._cut.number))))
 
     # -------------------------------------------------------------------------------------------------------------- end
 
@@ -424,23 +444,23 @@ class DataBalance:
         """The group, for stats() and notices; None before the first step."""
         return self._group
 
-    def close(self) -> None:
-        """Leaves the group. Batches that are held stay valid."""
+    def close(self, wait: bool = True) -> None:
+        """Leaves the group: serves the other ranks until they have what this one sent; not at all with wait=False.
+        Batches that are held stay valid."""
+        if wait:
+            self._sender.drain(_LAST_WORDS)
         self._sender.stop()
         group, self._group = self._group, None
         self._is_over = True
         if group is not None:
-            group.close()
+            group.close(wait)
 
     def __enter__(self) -> DataBalance:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        group, self._group = self._group, None
-        self._sender.stop()
-        self._is_over = True
-        if group is not None:
-            group.__exit__(kind, *exc)
+        # A rank that fails must not serve others for half a minute that wait for it elsewhere.
+        self.close(wait=kind is None)
 
 
 GBSImageDataBalance = DataBalance  # its name there since 2025

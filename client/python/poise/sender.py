@@ -53,10 +53,10 @@ class Sender:
             work()
             del work  # or a batch would live until the next one comes
 
-    def drain(self) -> None:
-        """Waits until all is done."""
+    def drain(self, timeout: float | None = None) -> None:
+        """Waits until all is done, or for `timeout` seconds."""
         with self._idle:
-            self._idle.wait_for(lambda: self._pending == 0)
+            self._idle.wait_for(lambda: self._pending == 0, timeout)
 
     def stop(self) -> None:
         """Ends the thread after what it does now; what is queued is left undone, and what fails is of no interest."""
