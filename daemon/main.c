@@ -106,7 +106,15 @@ static int init_links(struct poised *p, struct poise_err *err)
     int rc = curve_init(&p->curve, &p->loop, context, &p->keys, err);
     if (rc == 0)
         rc = links_init(&p->links, &p->loop, &links, &links_handler, err);
-    return rc < 0 ? rc : listener_init(&p->listener, &p->loop, &listener, &listener_handler, err);
+    if (rc == 0)
+        rc = listener_init(&p->listener, &p->loop, &listener, &listener_handler, err);
+    if (rc < 0)
+        return rc;
+    char reach[WIRE_LISTEN_BYTES];
+    uint32_t port;
+    listener_reach(&p->listener, config_interface(&p->config), reach, sizeof reach, &port);
+    roles_reach(&p->roles, reach, port);
+    return 0;
 }
 
 static int init_sockets(struct poised *p, struct poise_err *err)

@@ -287,6 +287,24 @@ static int check_member(const struct check *c, const struct wire_roster *roster,
     return check_text(c, "host", member->host, sizeof member->host);
 }
 
+/* What an endpoint is, is for who connects to it to say. */
+static int check_listens(const struct check *c, const struct wire_roster *roster)
+{
+    if (at_most(c, "n_listens", roster->n_listens, WIRE_MAX_LISTENS) < 0 ||
+        there(c, "listens", roster->n_listens, roster->listens) < 0)
+        return c->code;
+    for (uint32_t i = 0; i < roster->n_listens; i++) {
+        const struct wire_listen *one = &roster->listens[i];
+
+        if (one->node >= roster->n_nodes || (i > 0 && one->node <= roster->listens[i - 1].node) || !one->endpoint[0])
+            return err_set(c->err, c->code, "%s: listens[%u] is \"%.100s\" of node %u of %u: not ascending, or nothing",
+                           c->where, i, one->endpoint, one->node, roster->n_nodes);
+        if (check_text(c, "listens", one->endpoint, sizeof one->endpoint) < 0)
+            return c->code;
+    }
+    return 0;
+}
+
 static int check_roster(const struct check *c, const struct wire_roster *roster)
 {
     if (check_group(c, roster->job, roster->group) < 0 || check_size(c, roster->n_ranks, roster->n_replicas) < 0 ||
@@ -298,7 +316,7 @@ static int check_roster(const struct check *c, const struct wire_roster *roster)
     for (uint32_t i = 0; i < roster->n_members; i++)
         if (check_member(c, roster, i) < 0)
             return c->code;
-    return 0;
+    return check_listens(c, roster);
 }
 
 static int slice_there(const struct check *c, const struct wire_slice *slice, uint32_t n_micro_batches)
@@ -368,6 +386,7 @@ static int check_abort(const struct check *c, const struct wire_abort *about)
 static int check_members(const struct check *c, const struct wire_message *msg)
 {
     if (check_text(c, "name", msg->members.name, sizeof msg->members.name) < 0 ||
+        check_text(c, "listen", msg->members.listen, sizeof msg->members.listen) < 0 ||
         at_most(c, "n_joins", msg->members.n_joins, WIRE_MAX_RANKS) < 0 ||
         there(c, "joins", msg->members.n_joins, msg->members.joins) < 0)
         return c->code;

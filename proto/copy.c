@@ -121,6 +121,7 @@ void wire_copy_body(struct block *block, struct wire_message *msg)
     case WIRE_ROSTER:
         msg->roster.members = copied(block, msg->roster.members, msg->roster.n_members * sizeof *msg->roster.members);
         msg->roster.payload_key = copied(block, msg->roster.payload_key, WIRE_KEY_BYTES);
+        msg->roster.listens = copied(block, msg->roster.listens, msg->roster.n_listens * sizeof *msg->roster.listens);
         break;
     case WIRE_OUTCOME:
         copy_outcome(block, &msg->outcome);

@@ -89,6 +89,7 @@ static int members(struct load *l, const PB(Members) *from, struct wire_message 
     msg->members.joins = joins;
     if (wire_get_id(l, "instance", from->instance, &msg->members.instance) < 0 ||
         wire_get_text(l, "name", from->name, msg->members.name, sizeof msg->members.name) < 0 ||
+        wire_get_text(l, "listen", from->listen, msg->members.listen, sizeof msg->members.listen) < 0 ||
         wire_get_few(l, "joins", from->n_joins, WIRE_MAX_RANKS) < 0)
         return -EPROTO;
     for (size_t i = 0; i < from->n_joins; i++) {
@@ -161,6 +162,27 @@ static int member(struct load *l, const PB(Roster) *from, uint32_t i, struct wir
     return wire_get_text(l, "hosts", from->hosts[from->host[i]], to->host, sizeof to->host);
 }
 
+static int listens(struct load *l, const PB(Roster) *from, struct wire_roster *to)
+{
+    struct wire_listen *all, measured;
+
+    if (from->n_listen_node != from->n_listens)
+        return err_set(l->err, -EPROTO, "ROSTER: listen_node has %zu values for %zu listens", from->n_listen_node,
+                       from->n_listens);
+    if (wire_get_few(l, "listens", from->n_listens, WIRE_MAX_LISTENS) < 0)
+        return -EPROTO;
+    to->n_listens = (uint32_t)from->n_listens;
+    to->listens = all = block_take(l->block, from->n_listens * sizeof *all);
+    for (size_t i = 0; i < from->n_listens; i++) {
+        struct wire_listen *one = all ? &all[i] : &measured;
+
+        one->node = from->listen_node[i];
+        if (wire_get_text(l, "listens", from->listens[i], one->endpoint, sizeof one->endpoint) < 0)
+            return -EPROTO;
+    }
+    return 0;
+}
+
 static int roster(struct load *l, const PB(Roster) *from, struct wire_roster *to)
 {
     *to = (struct wire_roster){
@@ -185,7 +207,7 @@ static int roster(struct load *l, const PB(Roster) *from, struct wire_roster *to
     to->payload_key = block_take(l->block, from->payload_key.len);
     if (to->payload_key)
         memcpy(to->payload_key, from->payload_key.data, WIRE_KEY_BYTES);
-    return 0;
+    return listens(l, from, to);
 }
 
 static int totals(struct load *l, const PB(Totals) *from, struct poise_totals *to)

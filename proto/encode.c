@@ -97,6 +97,7 @@ static PB(Members) *members(struct pool *pool, const struct wire_message *msg)
     NEW(pool, Members, to)
     poise__v1__members__init(to);
     to->name = put_text(msg->members.name);
+    to->listen = put_text(msg->members.listen);
     to->n_joins = msg->members.n_joins;
     to->joins = wire_pool_take(pool, to->n_joins * sizeof *to->joins);
     if (!to->joins || !wire_put_id(pool, msg->members.instance, &to->instance))
@@ -135,6 +136,22 @@ static void payloads(const struct wire_roster *from, PB(Roster) *to)
         to->payload_port[i] = (uint32_t)strtoul(colon + 1, NULL, 10);
     }
     to->n_payload_host = to->n_payload_port = to->n_payload_hosts ? from->n_members : 0;
+}
+
+static bool listens(struct pool *pool, const struct wire_roster *from, PB(Roster) *to)
+{
+    size_t n = from->n_listens;
+
+    to->listens = wire_pool_take(pool, n * sizeof *to->listens);
+    to->listen_node = wire_pool_take(pool, n * sizeof *to->listen_node);
+    if (!to->listens || !to->listen_node)
+        return false;
+    to->n_listens = to->n_listen_node = n;
+    for (size_t i = 0; i < n; i++) {
+        to->listens[i] = put_text(from->listens[i].endpoint);
+        to->listen_node[i] = from->listens[i].node;
+    }
+    return true;
 }
 
 static PB(Roster) *roster(struct pool *pool, const struct wire_roster *from)
@@ -176,7 +193,7 @@ static PB(Roster) *roster(struct pool *pool, const struct wire_roster *from)
     }
     hosts(from, to);
     payloads(from, to);
-    return to;
+    return listens(pool, from, to) ? to : NULL;
 }
 
 static size_t without_zeros(const uint64_t *values, size_t n)

@@ -26,6 +26,8 @@
 #define WIRE_WINDOW 8u /* W: a rank submits step s only when s - W is decided */
 #define WIRE_JOB_BYTES 128 /* of a job's name with its 0 */
 #define WIRE_ADDRESS_BYTES 96u /* "tcp://[address of IPv6 with its scope]:port" with its 0 */
+#define WIRE_LISTEN_BYTES 128 /* of a coordinator's endpoint with its 0 */
+#define WIRE_MAX_LISTENS 16u  /* in a roster: more coordinators than anybody asks, and as little to send to many nodes */
 #define WIRE_KEY_BYTES 32u     /* of a payload key: a secret key of CURVE */
 
 struct wire_id { /* 128 bits: epoch, plan id, digest, table hash, token. All zero: none */
@@ -154,6 +156,11 @@ struct wire_roster { /* coordinator -> nodes -> processes: the epoch begins */
     uint32_t n_members; /* n_ranks * n_replicas, ordered by (rank, replica) */
     struct wire_member *members;
     uint8_t *payload_key; /* 32 bytes, NULL: none; only ever over an encrypted connection */
+    uint32_t n_listens; /* nodes that may coordinate where those of the list are gone, ascending by node */
+    struct wire_listen {
+        uint32_t node;
+        char endpoint[WIRE_LISTEN_BYTES];
+    } *listens;
 };
 
 #define WIRE_OUTCOME_PLAN 0
@@ -302,6 +309,7 @@ struct wire_message {
             char name[POISE_MAX_NAME]; /* of the node, for messages */
             uint32_t n_joins;
             struct wire_join *joins;
+            char listen[WIRE_LISTEN_BYTES]; /* where its coordinator is reached by other nodes; "": nowhere */
         } members;
         struct wire_heartbeat heartbeat;
         struct {

@@ -154,7 +154,7 @@ static struct member_node *hear(struct epoch *epoch, const struct group_env *env
 static int on_members(struct coordinator *c, const struct group_env *env, const struct wire_message *msg)
 {
     struct wire_join *joins = msg->members.joins;
-    struct group_node from = {msg->members.instance, msg->members.name, ++c->serial};
+    struct group_node from = {msg->members.instance, msg->members.name, ++c->serial, msg->members.listen};
     uint32_t n_joins = msg->members.n_joins;
     struct group *group;
     int r;

@@ -105,7 +105,21 @@ static int fill_members(struct epoch *epoch, const struct membership *set)
     return list_node_ranks(epoch, set);
 }
 
-static void fill_roster(struct epoch *epoch, const struct wire_join *join)
+/* The first nodes that can be asked when the coordinators of the list are gone. */
+static uint32_t fill_listens(struct epoch *epoch, const struct membership *set)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < set->n_nodes && n < WIRE_MAX_LISTENS; i++) {
+        if (!set->nodes[i].listen[0])
+            continue;
+        epoch->listens[n].node = i;
+        memcpy(epoch->listens[n++].endpoint, set->nodes[i].listen, WIRE_LISTEN_BYTES);
+    }
+    return n;
+}
+
+static void fill_roster(struct epoch *epoch, const struct membership *set, const struct wire_join *join)
 {
     struct wire_roster *roster = &epoch->roster.roster;
 
@@ -120,6 +134,8 @@ static void fill_roster(struct epoch *epoch, const struct wire_join *join)
     roster->first_step = epoch->first_step;
     roster->n_members = epoch->n_members;
     roster->members = epoch->roster_members;
+    roster->n_listens = fill_listens(epoch, set);
+    roster->listens = epoch->listens;
     epoch->bare_roster = epoch->roster;
     if (!epoch_moves_payload(epoch) || epoch->options.payload != OPTIONS_PAYLOAD_CURVE)
         return;
@@ -199,7 +215,7 @@ int epoch_new(struct membership *set, uint64_t now_ms, struct epoch **ret_epoch,
         epoch_free(epoch);
         return r;
     }
-    fill_roster(epoch, join);
+    fill_roster(epoch, set, join);
     for (uint32_t i = 0; i < set->n_nodes; i++)
         set->nodes[i].alive_ms = set->nodes[i].heard_ms = now_ms;
     epoch->set = *set;

@@ -43,6 +43,7 @@ struct epoch_far {
 };
 
 struct epoch {
+    struct wire_listen listens[WIRE_MAX_LISTENS]; /* of the roster */
     struct wire_id id;
     char label[WIRE_JOB_BYTES + POISE_MAX_NAME]; /* job/group, for messages */
     struct membership set;

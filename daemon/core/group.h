@@ -107,6 +107,7 @@ struct group_node { /* who sent the MEMBERS */
     struct wire_id instance;
     const char *name;
     uint32_t serial; /* of this message */
+    const char *listen; /* where its own coordinator is reached; "": nowhere */
 };
 
 /* The members of one node. -ENOMEM without effect. joins are all of this group. */

@@ -144,6 +144,7 @@ static int take(const struct joining *j, struct membership *set, struct poise_er
     if (membership_fits(set, j->join, err) < 0)
         return -EINVAL;
     node = membership_node(set, j->from->instance, j->from->name, j->env->link, j->env->now_ms);
+    snprintf(set->nodes[node].listen, sizeof set->nodes[node].listen, "%s", j->from->listen);
     set->nodes[node].secure = j->env->secure;
     if (order == 0) {
         old->node = node;

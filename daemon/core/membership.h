@@ -18,6 +18,7 @@ struct member {
 struct member_node {
     struct wire_id instance;
     char name[POISE_MAX_NAME];
+    char listen[WIRE_LISTEN_BYTES]; /* where its own coordinator is reached; "": nowhere */
     uint64_t link;
     bool linked;       /* link may be sent to */
     bool secure;       /* and nobody else reads it */

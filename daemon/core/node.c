@@ -364,6 +364,7 @@ static int prepare(struct node *node, const struct node_event *event)
 {
     uint32_t links = node->n_links + NODE_MAX_LINKS, jobs = node->n_jobs + 1, epochs = node->n_epochs + 1;
     uint32_t messages = 16 + 2 * node->n_sessions, sends = 64 + 4 * node->n_sessions + 4 * links;
+    uint32_t n_beats = (node->n_links + NODE_ASKED * node->n_epochs) * node->n_epochs; /* a tick may add links */
     struct wire_heartbeat_epoch *beats;
 
     if (event->kind == NODE_TICK) {
@@ -373,12 +374,12 @@ static int prepare(struct node *node, const struct node_event *event)
         messages += NODE_SLOTS + (event->kind == NODE_LINK_UP ? 2 * jobs : 0);
         sends += NODE_SLOTS + links * 4 + jobs;
     }
-    if (event->kind == NODE_TICK && node->n_links * node->n_epochs > node->cap_beats) {
-        beats = core_grow(node->beats, (size_t)node->n_links * node->n_epochs, sizeof *beats);
+    if (event->kind == NODE_TICK && n_beats > node->cap_beats) {
+        beats = core_grow(node->beats, n_beats, sizeof *beats);
         if (!beats)
             return -ENOMEM;
         node->beats = beats;
-        node->cap_beats = node->n_links * node->n_epochs;
+        node->cap_beats = n_beats;
     }
     return out_prepare(&node->out, messages, sends, node->n_sessions + 1, 0);
 }
@@ -449,6 +450,11 @@ int node_step(struct node *node, const struct node_event *event, struct core_upd
     set_next(node);
     *ret_update = node->out.up;
     return 0;
+}
+
+void node_listen(struct node *node, const char *endpoint)
+{
+    snprintf(node->config.listen, sizeof node->config.listen, "%s", endpoint);
 }
 
 const char *node_link_endpoint(const struct node *node, uint64_t link)

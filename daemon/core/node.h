@@ -14,6 +14,7 @@ struct node;
 struct node_config {
     struct wire_id instance; /* random, new at every start */
     char name[POISE_MAX_NAME];
+    char listen[WIRE_LISTEN_BYTES]; /* where the coordinator of this process is reached; "": nowhere. node_listen() */
     uint64_t heartbeat_ms;   /* 1,000 */
     uint64_t pull_delay_ms;  /* 20: after a beacon proved that an outcome exists */
     uint64_t silence_ms;     /* 2,000 without a beacon */
@@ -49,6 +50,9 @@ void node_free(struct node *node);
 /* One event. 0, -EACCES or -ENOENT for NODE_SET_MODE, or -ENOMEM (the event has no effect). *ret_update: valid until the
  * next call with this node. */
 int node_step(struct node *node, const struct node_event *event, struct core_update *ret_update, struct poise_err *err);
+
+/* Another address of this process's coordinator, from the next MEMBERS on. Copies. */
+void node_listen(struct node *node, const char *endpoint);
 
 /* The endpoint behind a link number that an update named: "" is the coordinator of this very process. Links are never
  * renumbered. NULL past the end. */

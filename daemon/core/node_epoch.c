@@ -279,6 +279,17 @@ static void tell_all_again(struct node *node, const struct wire_roster *roster)
             node->sessions[i]->rostered = false;
 }
 
+/* Whom to ask where all coordinators of the list are gone. The first that says so holds: all nodes have the same from it. */
+static void take_listens(struct local_epoch *epoch, const struct wire_roster *roster, uint32_t number)
+{
+    if (epoch->n_listens)
+        return;
+    epoch->number = number;
+    epoch->n_listens = roster->n_listens;
+    for (uint32_t i = 0; i < roster->n_listens; i++)
+        epoch->listens[i] = roster->listens[i];
+}
+
 static int begin_epoch(struct node *node, uint64_t link, const struct wire_message *msg, const struct session *any, int n)
 {
     const struct wire_roster *roster = &msg->roster;
@@ -292,6 +303,7 @@ static int begin_epoch(struct node *node, uint64_t link, const struct wire_messa
     epoch->job->n_epochs++;
     out_log(&node->out, LOG_LEVEL_INFO, "node: group %s: running with %d of %u processes here", epoch->label, n,
             roster->n_members);
+    take_listens(epoch, roster, member_of(roster, any)->node);
     begin_sessions(node, epoch, msg);
     object_to_absent(node, epoch, link, roster, member_of(roster, any)->node);
     return 0;
@@ -307,6 +319,7 @@ static int continue_epoch(struct node *node, struct local_epoch *epoch, uint64_t
         return 0; /* told up already, and again until it is echoed */
     if (local_epoch_reserve(epoch, epoch->n_locals + (uint32_t)n + count_absent(epoch, &msg->roster, number)) < 0)
         return -ENOMEM;
+    take_listens(epoch, &msg->roster, number);
     tell_all_again(node, &msg->roster);
     begin_sessions(node, epoch, msg);
     await_absent(node, epoch, &msg->roster, number);
@@ -478,10 +491,11 @@ void node_on_abort(struct node *node, uint64_t link, const struct wire_message *
 static void check_silence(struct node *node, struct local_epoch *epoch)
 {
     struct wire_abort abort = {.rank = POISE_NONE, .replica = POISE_NONE};
-    char list[200] = "";
+    char list[380] = "";
 
     if (!needs_more(epoch))
         return;
+    node_ask_further(node, epoch);
     for (uint32_t i = 0; i < epoch->job->n_links; i++) {
         const struct node_link *link = &node->links[epoch->job->links[i]];
 
@@ -547,7 +561,8 @@ void node_tick_epochs(struct node *node)
         if (beat && epoch->tell_up && RULE_HOLDS(RULE_ECHO))
             tell_links(node, epoch);
         if (finished(node, epoch)) {
-            epoch->job->n_epochs--;
+            if (--epoch->job->n_epochs == 0)
+                epoch->job->n_links = epoch->job->n_listed;
             epoch->next_dead = node->dead_epochs;
             node->dead_epochs = epoch;
         } else {

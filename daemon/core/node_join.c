@@ -144,6 +144,7 @@ static void send_joins(struct node *node, struct job *job, uint64_t link, struct
 
     msg->members.instance = node->config.instance;
     memcpy(msg->members.name, node->config.name, sizeof msg->members.name);
+    memcpy(msg->members.listen, node->config.listen, sizeof msg->members.listen);
     msg->members.n_joins = n;
     msg->members.joins = joins;
     for (uint32_t i = 0; i < job->n_links; i++)

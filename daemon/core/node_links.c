@@ -53,7 +53,44 @@ int node_add_links(struct node *node, struct job *job, const char *list)
             job->links[job->n_links++] = link;
         at += n;
     } while (*at++ == ',');
+    job->n_listed = job->n_links;
     return 0;
+}
+
+/* A coordinator of a further node, of this one too. Without memory, or with too many: in the next turn. */
+static bool ask(struct node *node, struct local_epoch *epoch, const struct wire_listen *listen)
+{
+    const char *endpoint = listen->node == epoch->number ? "" : listen->endpoint;
+    struct job *job = epoch->job;
+    uint32_t n_before = node->n_links, link = n_before < NODE_LINKS ? add_link(node, endpoint, strlen(endpoint)) : POISE_NONE;
+
+    if (link == POISE_NONE || job_link(job, link) != POISE_NONE || job->n_links == NODE_MAX_LINKS)
+        return false;
+    if (link == n_before)
+        node->links[link].heard_ms = 0; /* it was never heard: the deadline goes by those that were */
+    job->links[job->n_links++] = link;
+    out_log(&node->out, LOG_LEVEL_WARNING, "node: group %s: its coordinators are silent, node %u at %.150s is asked",
+            epoch->label, listen->node, listen->endpoint);
+    node_send_members(node, job, link);
+    return true;
+}
+
+/*
+ * No coordinator is heard: those of further nodes are asked, in the order of ranks, so that all nodes come to the same ones
+ * without a word between them.
+ */
+void node_ask_further(struct node *node, struct local_epoch *epoch)
+{
+    uint32_t n = 0;
+
+    if (epoch->next_listen == epoch->n_listens || node->now_ms < epoch->further_ms + node->config.silence_ms)
+        return;
+    for (uint32_t i = 0; i < epoch->job->n_links; i++)
+        if (node->now_ms < node->links[epoch->job->links[i]].heard_ms + node->config.silence_ms)
+            return;
+    epoch->further_ms = node->now_ms;
+    while (n < NODE_ASKED && epoch->next_listen < epoch->n_listens)
+        n += ask(node, epoch, &epoch->listens[epoch->next_listen++]);
 }
 
 uint32_t node_count_endpoints(const char *list)

@@ -15,6 +15,7 @@
 /* Twice the coordinator's window: local ranks may be a window apart from each other, and from what is asked for. */
 #define NODE_SLOTS (4u * WIRE_WINDOW)
 #define NODE_LINKS 256u      /* different coordinators of all jobs here: a connection each, so users may not make them up */
+#define NODE_ASKED 2u        /* coordinators of further nodes at a time: the first is often on the host that is gone */
 #define NODE_PULL_MS 100u    /* a step is not asked for again sooner: longer than an answer takes */
 #define NODE_MEMBERS_MS 200u /* nor are members told again to a coordinator that keeps asking */
 #define NODE_VOTE_MS 2500u   /* coordinators repeat each second that a node is silent; two may be lost */
@@ -39,6 +40,7 @@ struct job {
     char job[WIRE_JOB_BYTES], group[POISE_MAX_NAME];
     uint32_t uid;
     uint32_t n_links, links[NODE_MAX_LINKS]; /* indices of node->links */
+    uint32_t n_listed; /* of these, those that the job names: the others are asked while those are silent */
     uint32_t mode;
     uint32_t n_sessions, n_epochs;
     struct wire_join *joins; /* [2 * cap_joins] for a MEMBERS message: with payload keys, and without */
@@ -110,6 +112,10 @@ struct local_epoch {
     struct epoch_link links[NODE_MAX_LINKS]; /* as job->links */
     struct wire_abort abort; /* LEAVING, ABORTED */
     bool tell_up; /* abort is told to coordinators until they echo it */
+    uint32_t number; /* of this node */
+    uint32_t n_listens, next_listen; /* coordinators of further nodes; the next one to ask */
+    struct wire_listen listens[WIRE_MAX_LISTENS];
+    uint64_t further_ms; /* one was asked last */
     uint64_t conflicts;
     struct audit audit;
     struct local_epoch *next_dead;
@@ -173,6 +179,7 @@ void session_abort(struct node *node, struct session *session, const struct wire
 /* node_links.c */
 int node_add_links(struct node *node, struct job *job, const char *list); /* 0 or -ENOMEM without effect */
 uint32_t node_count_endpoints(const char *list);
+void node_ask_further(struct node *node, struct local_epoch *epoch);
 void node_link_down(const struct node *node, struct node_link *link, const char *why);
 void node_check_links(struct node *node, struct job *job);
 

@@ -116,6 +116,8 @@ static int parse_tcp(const char *text, enum endpoint_use use, bool allowed, stru
                    "it is beyond loopback, and poised has no keys: make them with poisectl keygen FILE, copy FILE to all "
                    "nodes and set keys = FILE (or set insecure = yes on a network that you trust)");
     endpoint->is_loopback = is_loopback(&host);
+    endpoint->is_any = strcmp(host.name, "*") == 0 || strcmp(host.name, "0.0.0.0") == 0 || strcmp(host.name, "::") == 0;
+    endpoint->port = host.port;
     const char *open = host.is_v6 ? "[" : "", *close = host.is_v6 ? "]" : "";
     snprintf(endpoint->control, sizeof endpoint->control, TCP "%s%s%s:%u", open, host.name, close, host.port);
     snprintf(endpoint->beacon, sizeof endpoint->beacon, TCP "%s%s%s:%u", open, host.name, close, host.port + 1);

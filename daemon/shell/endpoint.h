@@ -23,6 +23,8 @@ struct endpoint {
     char beacon[ENDPOINT_BYTES];
     bool is_ipc;
     bool is_loopback; /* of tcp, by its text */
+    bool is_any;      /* of tcp, where to listen: all addresses of this host */
+    uint32_t port;    /* of tcp */
 };
 
 /* One endpoint, n_text bytes. Beyond loopback only where that is `allowed`: there are keys, or the operator wants none.

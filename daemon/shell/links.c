@@ -75,7 +75,7 @@ static bool is_secure(const struct uplink *link)
 static void tell(struct uplink *link, bool up, uint64_t now_ms)
 {
     struct links *links = link->links;
-    struct links_change change = {up, up && is_secure(link), up ? NULL : link->control.trouble};
+    struct links_change change = {up, up && is_secure(link), link->control.local, up ? NULL : link->control.trouble};
     if (up)
         log_line(LOG_LINE_INFO, "coordinator %s: connected%s%s%s", link->text, links->keys->set ? ", encrypted" : "",
                  *link->control.local ? ", from " : "", link->control.local);

@@ -19,6 +19,7 @@ struct uplink;
 struct links_change {
     bool up;
     bool secure;      /* nobody between can read: encrypted, or inside this host */
+    const char *local; /* up: the address of this host that it leaves from, with a port; "" not known */
     const char *why;  /* not up: what is known of the reason; NULL: nobody answers */
 };
 

@@ -299,6 +299,38 @@ int listener_init(struct listener *listener, uv_loop_t *loop, const struct liste
     return 0;
 }
 
+/* No route needs to exist for a cluster's own network, so any interface of the host is the last resort. */
+static int any_address(const char *interface, char *address, size_t n_address)
+{
+    static const char far[] = "192.0.2.1"; /* of documentation: the default route leads there */
+    struct poise_err err;
+    if (interface)
+        return endpoint_local_address(NULL, interface, address, n_address, &err);
+    if (endpoint_local_address(far, NULL, address, n_address, &err) == 0)
+        return 0;
+    return endpoint_local_address(NULL, "^lo,docker,virbr,cni", address, n_address, &err);
+}
+
+void listener_reach(const struct listener *listener, const char *interface, char *ret_text, size_t n_text,
+                    uint32_t *ret_port)
+{
+    const struct endpoint *e = &listener->endpoints[0];
+    char address[ADDRESS_BYTES];
+    *ret_text = 0;
+    *ret_port = 0;
+    if (!listener->n_endpoints)
+        return;
+    if (!e->is_any) {
+        if (strlen(e->control) < n_text)
+            strcpy(ret_text, e->control);
+        return;
+    }
+    if (!interface)
+        *ret_port = e->port;
+    if (any_address(interface, address, sizeof address) == 0)
+        snprintf(ret_text, n_text, "tcp://%s:%u", address, e->port);
+}
+
 void listener_close(struct listener *listener)
 {
     zwatch_close(&listener->router_watch);

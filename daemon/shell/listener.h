@@ -72,6 +72,11 @@ struct listener_config {
 int listener_init(struct listener *listener, uv_loop_t *loop, const struct listener_config *config,
                   const struct listener_handler *handler, struct poise_err *err);
 
+/* Where other nodes reach it, "" where it does not listen: its first endpoint, and where that is every address of this
+ * host, the one of the interface, or of the default route. ret_port: not 0 where another address would do as well. */
+void listener_reach(const struct listener *listener, const char *interface, char *ret_text, size_t n_text,
+                    uint32_t *ret_port);
+
 /* To the node of that link; never blocks. What cannot be sent is dropped. */
 void listener_send(struct listener *listener, uint64_t id, const struct wire_message *msg);
 

@@ -296,6 +296,14 @@ int roles_set_mode(struct roles *roles, const char *job, const char *group, uint
     return step_node(roles, &event, err);
 }
 
+void roles_reach(struct roles *roles, const char *endpoint, uint32_t port)
+{
+    roles->reach_port = port;
+    node_listen(roles->node, endpoint);
+    if (*endpoint)
+        log_line(LOG_LINE_INFO, "coordinator: others are told that it is at %s", endpoint);
+}
+
 /* ------------------------------------------------------------------------------------------------------------- life */
 
 static int make_machines(struct roles *roles, const struct config *c, struct coordinator_mark *mark)

@@ -34,6 +34,7 @@ struct roles {
     struct listener *listener;
     bool allowed; /* endpoints beyond loopback */
     struct wire_id instance;
+    uint32_t reach_port; /* where the coordinator here listens on all addresses; 0: others were told one that stays */
     uint32_t mode; /* of jobs without one of their own: what WELCOME says; the node tells a job's own after JOIN */
     struct roles_counters counters;
     bool has_inner;      /* some job of this node uses the coordinator of this process */
@@ -73,6 +74,9 @@ struct listener_handler roles_listener_handler(struct roles *roles);
  * those of NODE_SET_MODE. */
 int roles_set_mode(struct roles *roles, const char *job, const char *group, uint32_t mode, uint32_t uid,
                    struct poise_err *err);
+
+/* Where nodes elsewhere reach the coordinator here; see listener_reach(). */
+void roles_reach(struct roles *roles, const char *endpoint, uint32_t port);
 
 /* How long ago the epoch's newest outcome was decided here, or the epoch began; 0 where it is not known. */
 uint64_t roles_idle_ms(const struct roles *roles, struct wire_id epoch);

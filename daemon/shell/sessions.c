@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/address.h"
 #include "daemon/planner/err.h"
 #include "daemon/shell/endpoint.h"
 #include "daemon/shell/log.h"
@@ -195,8 +196,26 @@ static void on_coordinator(void *data, uint64_t number, struct wire_message *msg
     roles_push_message(data, NODE_FROM_COORDINATOR, number, msg);
 }
 
+/* What a coordinator answers to, other nodes of the cluster can reach. */
+static void note_address(struct roles *roles, const struct links_change *change)
+{
+    char host[WIRE_LISTEN_BYTES - 16], text[WIRE_LISTEN_BYTES];
+    if (!change->up || !roles->reach_port)
+        return;
+    snprintf(host, sizeof host, "%s", change->local);
+    char *colon = strrchr(host, ':');
+    if (!colon)
+        return;
+    *colon = 0;
+    if (address_is_loopback(host))
+        return;
+    snprintf(text, sizeof text, "tcp://%s:%u", host, roles->reach_port);
+    roles_reach(roles, text, 0); /* the first says where the cluster's network is */
+}
+
 static void on_link(void *data, uint64_t number, const struct links_change *change)
 {
+    note_address(data, change);
     roles_push_change(data, number, change);
 }
 

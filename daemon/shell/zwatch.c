@@ -121,8 +121,8 @@ static void tell(struct zwatch *watch, const char *address, const char *why)
         told->n++;
         if (now < told->at_ms + TELL_MS)
             return;
-        log_line(LOG_LINE_WARNING, "%s tried %llu times in %llu s to connect as node: %s", *host ? host : "somebody",
-                 (unsigned long long)told->n, (unsigned long long)(now - told->at_ms) / 1000, why);
+        log_line(watch->perhaps ? LOG_LINE_INFO : LOG_LINE_WARNING, "%s tried %llu times in %llu s to connect as node: %s",
+                 *host ? host : "somebody", (unsigned long long)told->n, (unsigned long long)(now - told->at_ms) / 1000, why);
         told->at_ms = now;
         told->n = 0;
         return;
@@ -130,7 +130,8 @@ static void tell(struct zwatch *watch, const char *address, const char *why)
     struct zwatch_told *told = &watch->told[watch->next_told++ % ZWATCH_TOLD];
     *told = (struct zwatch_told){.why = why, .at_ms = now};
     memcpy(told->address, host, sizeof told->address);
-    log_line(LOG_LINE_WARNING, "%s cannot connect as node: %s", *address ? address : "somebody", why);
+    log_line(watch->perhaps ? LOG_LINE_INFO : LOG_LINE_WARNING, "%s cannot connect as node: %s",
+             *address ? address : "somebody", why);
 }
 
 static void take(struct zwatch *watch, const struct zwatch_event *e)
@@ -143,11 +144,13 @@ static void take(struct zwatch *watch, const struct zwatch_event *e)
     case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
         watch->failed++;
         watch->why = reason(watch, e->value);
+        watch->perhaps = false;
         break;
     case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL: /* whoever sees first that two do not fit ends the connection */
         watch->failed++;
         watch->why = watch->has_keys ? "it gave up in the handshake, as a node does that has no keys or others"
                                      : "it gave up in the handshake, as a node does that has keys: this poised has none";
+        watch->perhaps = true;
         break;
     case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
         watch->failed++; /* who answers ZAP has logged it */

@@ -19,6 +19,7 @@ struct zwatch {
     bool has_keys;
     uint64_t failed; /* handshakes */
     const char *why; /* of the failure whose connection is about to end; NULL: none */
+    bool perhaps;    /* it may also have been killed, or be no node: not worth a warning */
     struct zwatch_fresh {
         int fd; /* + 1; 0: free */
         char address[ZWATCH_ADDRESS];

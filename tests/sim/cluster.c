@@ -223,6 +223,12 @@ void sim_inject(struct sim *sim, uint32_t coordinator, uint32_t node, const stru
     coordinator_event(sim, coordinator, &event);
 }
 
+/* Which coordinator a node means: "" is its own. */
+static uint32_t coordinator_at(const struct sim *sim, uint32_t node, const char *endpoint)
+{
+    return *endpoint ? (uint32_t)(endpoint[1] - '0') : sim->config.n_coordinators + node;
+}
+
 static void apply_node(struct sim *sim, uint32_t i, const struct core_update *up)
 {
     struct sim_node *node = &sim->nodes[i];
@@ -233,7 +239,7 @@ static void apply_node(struct sim *sim, uint32_t i, const struct core_update *up
 
         trace(sim, send->up ? "node up" : "node down", i, send->to, send->msg);
         if (send->up) {
-            uint32_t to = (uint32_t)(node_link_endpoint(node->node, send->to)[1] - '0');
+            uint32_t to = coordinator_at(sim, i, node_link_endpoint(node->node, send->to));
 
             if (to < SIM_COORDINATORS && sim->coordinators[to].coordinator)
                 post(sim, (struct sim_event){.kind = TO_COORDINATOR, .to = to, .generation = sim->coordinators[to].generation,
@@ -329,11 +335,9 @@ static void turn_node(struct sim *sim, struct sim_event *event, const struct wir
                                                     : NODE_FROM_COORDINATOR;
     if (to.kind == NODE_FROM_COORDINATOR) { /* the node's own number of the coordinator's endpoint */
         const char *endpoint;
-        char want[4];
 
-        snprintf(want, sizeof want, "c%u", (unsigned)event->link % 10);
         for (to.link = 0; node->node && (endpoint = node_link_endpoint(node->node, to.link)); to.link++)
-            if (strcmp(endpoint, want) == 0)
+            if (coordinator_at(sim, event->to, endpoint) == event->link % 10)
                 break;
         if (!node->node || !node_link_endpoint(node->node, to.link))
             return;
@@ -480,6 +484,8 @@ static void new_node(struct sim *sim, uint32_t i)
                                  .mode = sim->config.mode};
 
     snprintf(config.name, sizeof config.name, "node%u", i);
+    if (sim->config.nodes_listen && sim->config.n_coordinators + i < SIM_COORDINATORS)
+        snprintf(config.listen, sizeof config.listen, "c%u", sim->config.n_coordinators + i);
     cr_assert_eq(node_new(&config, &sim->nodes[i].node), 0);
     sim->nodes[i].tick_ms = 0;
 }
@@ -587,7 +593,7 @@ void sim_start(struct sim *sim, const struct sim_config *config)
     sim->steps = calloc(sim->n_step_slots, sizeof *sim->steps);
     cr_assert(config->max_samples < 512 && config->n_coordinators <= SIM_COORDINATORS);
     make_options(sim);
-    for (uint32_t i = 0; i < config->n_coordinators; i++)
+    for (uint32_t i = 0; i < (config->nodes_listen ? SIM_COORDINATORS : config->n_coordinators); i++)
         sim_start_coordinator(sim, i);
     for (uint32_t i = 0; i < config->n_nodes; i++)
         new_node(sim, i);

@@ -39,6 +39,7 @@ struct sim_config {
     uint32_t differ_rank; /* has another micro_batch_size: 1 + rank; 0: none */
     uint32_t missing_rank; /* never comes: 1 + rank */
     uint64_t audit;        /* the option */
+    bool nodes_listen; /* node i has coordinator n_coordinators + i, as far as there are so many, which others may ask */
     /* Rules broken on purpose: the simulation must notice. */
     bool forget_early;     /* a rank forgets one step too early */
     bool answer_undecided; /* NEED is answered only for steps that are undecided at that rank */

@@ -400,3 +400,55 @@ Test(failures, a_coordinator_that_stood_still_accuses_nobody)
     sim.coordinators[0].stalled = false;
     finish(&sim, 30);
 }
+
+/* ------------------------------------------------------------------------------------------- coordinators of the nodes */
+
+/* All that the job names are gone for good: those of its own nodes are asked, and nothing is lost. */
+Test(failures, without_a_coordinator_of_the_list_the_nodes_coordinate)
+{
+    uint64_t seed = seed_of("without_a_coordinator_of_the_list_the_nodes_coordinate");
+
+    for (uint64_t i = 0; i < 12; i++) {
+        struct sim_config config = plain();
+        struct sim sim;
+
+        config.seed = seed + i;
+        config.nodes_listen = true;
+        config.n_coordinators = 1 + (uint32_t)(i % 2);
+        config.n_nodes = 2 + (uint32_t)(i % 3);
+        config.n_ranks = 5;
+        config.n_replicas = 1 + (uint32_t)(i % 2);
+        config.loss_ppm = i % 3 ? 30000 : 0;
+        config.delay_ms = 10;
+        config.depth = 8;
+        sim_start(&sim, &config);
+        cr_assert(sim_run_to_step(&sim, 6, 300000), "seed %lu", (unsigned long)config.seed);
+        for (uint32_t k = 0; k < config.n_coordinators; k++)
+            sim_kill_coordinator(&sim, k);
+        cr_assert(sim_run(&sim, 600000, sim_finished));
+        cr_assert(sim_logged(&sim, "its coordinators are silent"));
+        finish(&sim, 30);
+    }
+}
+
+/* Nobody else listens, or nobody is left: the end comes in time and names all. */
+Test(failures, the_last_coordinator_is_missed_in_time)
+{
+    struct sim_config config = plain();
+    uint64_t killed;
+    struct sim sim;
+
+    config.nodes_listen = true;
+    sim_start(&sim, &config);
+    cr_assert(sim_run_to_step(&sim, 6, 60000));
+    for (uint32_t k = 0; k < SIM_COORDINATORS; k++)
+        sim_kill_coordinator(&sim, k);
+    killed = sim.now_ms;
+    cr_assert(sim_run(&sim, 60000, all_over));
+    cr_assert(sim.now_ms - killed < 13000, "%lu ms", (unsigned long)(sim.now_ms - killed));
+    for (uint32_t i = 0; i < sim.n_processes; i++)
+        cr_assert(strstr(sim.processes[i].error.text, "no coordinator of") && strstr(sim.processes[i].error.text, " c0") &&
+                      (strstr(sim.processes[i].error.text, " c1") || strstr(sim.processes[i].error.text, " c2")),
+                  "%s", sim.processes[i].error.text);
+    sim_stop(&sim);
+}

@@ -304,6 +304,12 @@ static void make_roster(struct message_maker *m, struct wire_roster *roster)
         roster->payload_key = take(m, WIRE_KEY_BYTES);
         make_key(m, roster->payload_key);
     }
+    roster->n_listens = below(m, roster->n_nodes < WIRE_MAX_LISTENS ? roster->n_nodes + 1 : WIRE_MAX_LISTENS);
+    roster->listens = take(m, roster->n_listens * sizeof *roster->listens);
+    for (uint32_t i = 0; i < roster->n_listens; i++) {
+        roster->listens[i].node = i;
+        snprintf(roster->listens[i].endpoint, sizeof roster->listens[i].endpoint, "tcp://10.0.0.%u:29410", i);
+    }
 }
 
 static void make_slice(struct message_maker *m, struct wire_slice *slice, uint32_t n_micro_batches)
@@ -428,6 +434,7 @@ static void make_members(struct message_maker *m, struct wire_message *msg)
 {
     msg->members.instance = make_id(m);
     make_text(m, msg->members.name, sizeof msg->members.name);
+    make_text(m, msg->members.listen, sizeof msg->members.listen);
     msg->members.n_joins = below(m, 5);
     msg->members.joins = take(m, msg->members.n_joins * sizeof *msg->members.joins);
     for (uint32_t i = 0; i < msg->members.n_joins; i++)

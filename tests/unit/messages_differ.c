@@ -187,6 +187,11 @@ static const char *differ_roster(const struct wire_roster *a, const struct wire_
         SAME_TEXT(members[i].payload);
     }
     SAME_ARRAY(payload_key, (size_t)32);
+    SAME(n_listens);
+    for (uint32_t i = 0; i < a->n_listens; i++) {
+        SAME(listens[i].node);
+        SAME_TEXT(listens[i].endpoint);
+    }
     return NULL;
 }
 
@@ -298,6 +303,7 @@ static const char *differ_members(const struct wire_message *a, const struct wir
 {
     SAME_ID(members.instance);
     SAME_TEXT(members.name);
+    SAME_TEXT(members.listen);
     SAME(members.n_joins);
     for (uint32_t i = 0; i < a->members.n_joins; i++)
         SAME_PART(differ_join(&a->members.joins[i], &b->members.joins[i]));
