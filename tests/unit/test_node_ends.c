@@ -233,6 +233,41 @@ Test(node_ends, who_comes_back_late_is_in_time)
     cr_assert_eq(case_sent(&up, WIRE_META, 0)->msg->meta.n_metas, 2);
 }
 
+/* Sessions that get the roster by this event, as bits. */
+static uint32_t rostered(void)
+{
+    uint32_t bits = 0;
+
+    for (uint32_t i = 0; case_sent(&up, WIRE_ROSTER, i); i++)
+        bits |= 1u << case_sent(&up, WIRE_ROSTER, i)->to;
+    return bits;
+}
+
+/*
+ * A step hung on memory that was not offered: what rank 0 offered to a poised that had just been restarted was lost to rank
+ * 1, which came back after it, and rank 0 was not told to offer again, since its roster had come from the coordinator
+ * elsewhere already.
+ */
+Test(node_ends, one_that_comes_back_makes_all_here_offer_again)
+{
+    struct wire_message msg = {.type = WIRE_JOIN};
+
+    come_back();
+    cr_assert_eq(rostered(), 1u << 1);
+    send_roster(0);
+    cr_assert_eq(rostered(), 0, "it has it");
+    case_join(&joins[1], 1, 3, 0, 1);
+    msg.join = joins[1];
+    msg.join.epoch = EPOCH;
+    open_session(2, 1000);
+    from(2, &msg);
+    cr_assert_eq(case_count(&up, WIRE_MEMBERS), 1, "the coordinator is asked for it");
+    send_roster(0);
+    cr_assert_eq(rostered(), 1u << 1 | 1u << 2);
+    send_roster(0);
+    cr_assert_eq(rostered(), 0, "nobody is new");
+}
+
 Test(node_ends, nobody_gets_into_another_job_s_epoch)
 {
     struct wire_message msg = {.type = WIRE_JOIN};
