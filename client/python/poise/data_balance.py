@@ -11,8 +11,7 @@ dicts.
 
 Each call of build_balanced_train_data_iterator() is one step: one batch of the loader on each rank, given back as
 num_microbatches balanced micro-batches. The group is opened by the first call, which knows their size. The batch of the
-next
-step is read, and sent by a thread, before the call returns: plan and exchange go on while the trainer computes.
+next step is read, and sent by a thread, before the call returns: plan and exchange go on while the trainer computes.
 
 What one rank's loader gives or raises must not leave the others waiting: whatever is wrong with a step becomes its
 outcome on all ranks, and the call for that step raises it. docs/coming-from.md has the table of what differs.
@@ -252,12 +251,9 @@ class DataBalance:
         Raises: StopIteration at the end of the data; StepError, the same on all ranks, for a step that is bad on any of
         them; on the rank whose loader raised, what it raised.
         """
-        cut = Cut(micro_batch_size or 0, num_microbatches or 0, max_batch_capacity or micro_batch_size or 0)
-        for name, value in (
-            ("micro_batch_size", cut.size),
-            ("num_microbatches", cut.number),
-            ("max_batch_capacity", cut.capacity),
-        ):
+        capacity = max_batch_capacity if self._is_reference else None
+        cut = Cut(micro_batch_size or 0, num_microbatches or 0, capacity or micro_batch_size or 0)
+        for name, value in zip(("micro_batch_size", "num_microbatches", "max_batch_capacity"), cut):
             if value < 0:
                 raise InvalidInput(f"{name} is {value}: a positive number is wanted")
         self._finish()
