@@ -165,6 +165,24 @@ static int open_again(struct uplink *link, struct poise_err *err)
 
 /* ----------------------------------------------------------------------------------------------------------- public */
 
+/* What is said to a coordinator tells which epochs it works for: a heartbeat names all, other messages one that may be new. */
+static void subscribe(struct uplink *link, const struct wire_message *msg)
+{
+    struct wire_id epochs[64]; /* more jobs than a node has; a heartbeat of more leaves the others subscribed */
+    uint32_t n = 0;
+    if (msg->type == WIRE_META && msg->meta.n_metas)
+        epochs[n++] = msg->meta.metas[0].epoch;
+    else if (msg->type == WIRE_PULL || msg->type == WIRE_NEED)
+        epochs[n++] = msg->ask.epoch;
+    else if (msg->type == WIRE_MEMBERS)
+        for (uint32_t i = 0; i < msg->members.n_joins && n < 64; i++)
+            epochs[n++] = msg->members.joins[i].epoch; /* none where it forms: that is no topic */
+    else if (msg->type == WIRE_HEARTBEAT)
+        for (; n < msg->heartbeat.n_epochs && n < 64; n++)
+            epochs[n] = msg->heartbeat.epochs[n].epoch;
+    uplink_subscribe(link, epochs, n, msg->type == WIRE_HEARTBEAT && n < 64);
+}
+
 void links_send(struct links *links, uint64_t number, const char *endpoint, const struct wire_message *msg)
 {
     struct poise_err err = {0};
@@ -182,6 +200,7 @@ void links_send(struct links *links, uint64_t number, const char *endpoint, cons
         rc = -EAGAIN; /* it is closed soon, and opened again */
     else if (!link->open)
         rc = open_again(link, &err);
+    subscribe(link, msg);
     if (rc == 0)
         rc = zframe_send(link->control.socket, 0, msg, &n_bytes, &err);
     link->sent += rc == 0;

@@ -193,10 +193,9 @@ void listener_send(struct listener *listener, uint64_t id, const struct wire_mes
 void listener_publish(struct listener *listener, const struct wire_message *msg)
 {
     struct poise_err err = {0};
-    size_t n_bytes = 0;
     if (!listener->loop)
         return;
-    if (zframe_send(listener->pub, 0, msg, &n_bytes, &err) == 0)
+    if (zframe_publish(listener->pub, msg->beacon.epoch, msg, &err) == 0)
         listener->counters.beacons++;
     else
         log_line(LOG_LINE_ERROR, "a beacon is not sent: %s", err.text);

@@ -80,7 +80,7 @@ void listener_reach(const struct listener *listener, const char *interface, char
 /* To the node of that link; never blocks. What cannot be sent is dropped. */
 void listener_send(struct listener *listener, uint64_t id, const struct wire_message *msg);
 
-/* A beacon to all nodes. */
+/* A beacon to all nodes that have subscribed to its epoch. */
 void listener_publish(struct listener *listener, const struct wire_message *msg);
 
 /* Closes; nothing where it is not in use. listener_fini() frees, after the loop has ended and before the context

@@ -39,6 +39,50 @@ static void bad(struct uplink *link, const char *why)
     log_line(LOG_LINE_WARNING, "bad message from coordinator %s, dropped: %s", link->text, why);
 }
 
+/* ----------------------------------------------------------------------------------------------------------- topics */
+
+static int subscribe(struct uplink *link, struct wire_id epoch, int option)
+{
+    uint8_t topic[ZFRAME_TOPIC_BYTES];
+    zframe_topic(epoch, topic);
+    return link->beacons.socket ? zmq_setsockopt(link->beacons.socket, option, topic, sizeof topic) : 0;
+}
+
+static bool has(const struct wire_id *epochs, uint32_t n_epochs, struct wire_id epoch)
+{
+    for (uint32_t i = 0; i < n_epochs; i++)
+        if (wire_id_is(epochs[i], epoch))
+            return true;
+    return false;
+}
+
+void uplink_subscribe(struct uplink *link, const struct wire_id *epochs, uint32_t n_epochs, bool all)
+{
+    for (uint32_t i = 0; all && i < link->n_epochs;) {
+        if (has(epochs, n_epochs, link->epochs[i])) {
+            i++;
+            continue;
+        }
+        subscribe(link, link->epochs[i], ZMQ_UNSUBSCRIBE);
+        link->epochs[i] = link->epochs[--link->n_epochs];
+    }
+    for (uint32_t i = 0; i < n_epochs; i++) {
+        if (wire_id_none(epochs[i]) || has(link->epochs, link->n_epochs, epochs[i]))
+            continue;
+        if (link->n_epochs == link->cap_epochs) {
+            struct wire_id *grown = realloc(link->epochs, (link->cap_epochs * 2 + 8) * sizeof *grown);
+            if (!grown)
+                return;
+            link->epochs = grown;
+            link->cap_epochs = link->cap_epochs * 2 + 8;
+        }
+        link->epochs[link->n_epochs++] = epochs[i];
+        subscribe(link, epochs[i], ZMQ_SUBSCRIBE);
+    }
+}
+
+/* --------------------------------------------------------------------------------------------------------- messages */
+
 static void take(struct uplink *link, bool is_beacon, zmq_msg_t *frame)
 {
     struct wire_message *msg;
@@ -55,6 +99,8 @@ static void take(struct uplink *link, bool is_beacon, zmq_msg_t *frame)
     link->received++;
     if (is_beacon)
         link->beacon_ms = roles_now_ms();
+    if (msg->type == WIRE_ROSTER)
+        uplink_subscribe(link, &msg->roster.epoch, 1, false);
     link->links->handler.message(link->links->handler.data, link->number, msg);
 }
 
@@ -62,14 +108,17 @@ static void read_some(struct uplink *link, struct channel *channel)
 {
     const struct links_handler *handler = &link->links->handler;
     for (int i = 0, rc = 1; i < MESSAGES_A_TURN && rc && !handler->busy(handler->data); i++) {
-        zmq_msg_t frame;
-        zmq_msg_init(&frame);
-        rc = zframe_receive(channel->socket, &frame, 1);
+        zmq_msg_t frames[2]; /* of a beacon, its topic comes first */
+        bool is_beacon = channel == &link->beacons;
+        zmq_msg_init(&frames[0]);
+        zmq_msg_init(&frames[1]);
+        rc = zframe_receive(channel->socket, frames, is_beacon ? 2 : 1);
         if (rc > 0)
-            take(link, channel == &link->beacons, &frame);
+            take(link, is_beacon, &frames[is_beacon]);
         else if (rc < 0)
-            bad(link, "not one frame");
-        zmq_msg_close(&frame);
+            bad(link, "another number of frames");
+        zmq_msg_close(&frames[0]);
+        zmq_msg_close(&frames[1]);
     }
 }
 
@@ -96,8 +145,6 @@ static int configure(struct channel *channel, bool is_beacon)
         !zframe_set(s, ZMQ_RECONNECT_IVL, RECONNECT_MS) || !zframe_set(s, ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS) ||
         !zframe_set(s, ZMQ_HEARTBEAT_IVL, PING_MS) || !zframe_set(s, ZMQ_HEARTBEAT_TIMEOUT, PING_TIMEOUT_MS) ||
         zmq_setsockopt(s, ZMQ_MAXMSGSIZE, &max, sizeof max) < 0)
-        return -errno;
-    if (is_beacon && zmq_setsockopt(s, ZMQ_SUBSCRIBE, "", 0) < 0)
         return -errno;
     return 0;
 }
@@ -188,6 +235,9 @@ int uplink_open(struct uplink *link, struct poise_err *err)
     int rc = channel_open(link, &link->control, false, err);
     if (rc == 0)
         rc = channel_open(link, &link->beacons, true, err);
+    for (uint32_t i = 0; rc == 0 && i < link->n_epochs; i++)
+        rc = subscribe(link, link->epochs[i], ZMQ_SUBSCRIBE) < 0 ? err_set(err, -errno, "coordinator %s: beacons: %s",
+                                                                          link->text, zmq_strerror(errno)) : 0;
     if (rc == 0) {
         link->open = true;
         return 0;
@@ -245,6 +295,7 @@ void uplink_free(struct uplink *link)
 {
     channel_close(&link->control);
     channel_close(&link->beacons);
+    free(link->epochs);
     free(link->text);
     free(link);
 }

@@ -23,6 +23,8 @@ struct uplink {
     char *text; /* the endpoint as the job names it */
     struct endpoint endpoint;
     struct channel control, beacons;
+    struct wire_id *epochs; /* [cap_epochs] that beacons are subscribed to */
+    uint32_t n_epochs, cap_epochs;
     bool open, closing;
     bool again; /* it is closed to be opened anew */
     bool told_up, told_down; /* what the handler was told last; neither: nothing yet */
@@ -34,6 +36,10 @@ struct uplink {
 
 /* Makes and connects the sockets. Errors: nothing is open. */
 int uplink_open(struct uplink *link, struct poise_err *err);
+
+/* Beacons of these epochs come from now on; `all`: and of no others. What cannot be had for lack of memory comes with the next
+ * heartbeat. */
+void uplink_subscribe(struct uplink *link, const struct wire_id *epochs, uint32_t n_epochs, bool all);
 
 /* Begins to close; link->open and link->closing are false when it is done. */
 void uplink_close(struct uplink *link);

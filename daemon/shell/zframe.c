@@ -30,13 +30,11 @@ static void free_bytes(void *bytes, void *hint)
     free(bytes);
 }
 
-/* Takes bytes. */
-static int send_frames(void *socket, uint64_t id, uint8_t *bytes, size_t n_bytes)
+/* first: a frame before it, of n_first bytes; 0: none. Takes bytes. */
+static int send_frames(void *socket, const uint8_t *first, size_t n_first, uint8_t *bytes, size_t n_bytes)
 {
-    uint8_t id_bytes[ID_BYTES];
     zmq_msg_t frame;
-    id_write(id, id_bytes);
-    if (id && zmq_send(socket, id_bytes, sizeof id_bytes, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) {
+    if (n_first && zmq_send(socket, first, n_first, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) {
         int code = -errno;
         free(bytes);
         return code;
@@ -53,18 +51,42 @@ static int send_frames(void *socket, uint64_t id, uint8_t *bytes, size_t n_bytes
     return 0;
 }
 
-int zframe_send(void *socket, uint64_t id, const struct wire_message *msg, size_t *ret_bytes, struct poise_err *err)
+static int send_behind(void *socket, const uint8_t *first, size_t n_first, const struct wire_message *msg,
+                       size_t *ret_bytes, struct poise_err *err)
 {
     uint8_t *bytes;
     size_t n_bytes;
     int rc = wire_encode(msg, &bytes, &n_bytes, err);
     if (rc < 0)
         return rc;
-    rc = send_frames(socket, id, bytes, n_bytes);
+    rc = send_frames(socket, first, n_first, bytes, n_bytes);
     if (rc < 0)
         return err_set(err, rc, "%s: %s", wire_type_name(msg->type), zmq_strerror(-rc));
     *ret_bytes = n_bytes;
     return 0;
+}
+
+int zframe_send(void *socket, uint64_t id, const struct wire_message *msg, size_t *ret_bytes, struct poise_err *err)
+{
+    uint8_t id_bytes[ID_BYTES];
+    id_write(id, id_bytes);
+    return send_behind(socket, id_bytes, id ? sizeof id_bytes : 0, msg, ret_bytes, err);
+}
+
+void zframe_topic(struct wire_id epoch, uint8_t topic[ZFRAME_TOPIC_BYTES])
+{
+    for (int i = 0; i < 8; i++) {
+        topic[i] = (uint8_t)(epoch.hi >> (56 - 8 * i));
+        topic[8 + i] = (uint8_t)(epoch.lo >> (56 - 8 * i));
+    }
+}
+
+int zframe_publish(void *socket, struct wire_id epoch, const struct wire_message *msg, struct poise_err *err)
+{
+    uint8_t topic[ZFRAME_TOPIC_BYTES];
+    size_t n_bytes;
+    zframe_topic(epoch, topic);
+    return send_behind(socket, topic, sizeof topic, msg, &n_bytes, err);
 }
 
 int zframe_receive(void *socket, zmq_msg_t *frames, uint32_t n_frames)

@@ -18,6 +18,13 @@ uint64_t zframe_id(zmq_msg_t *frame);
  * -EHOSTUNREACH it is gone. */
 int zframe_send(void *socket, uint64_t id, const struct wire_message *msg, size_t *ret_bytes, struct poise_err *err);
 
+/* The same behind a frame with an epoch's topic, for those who subscribed to it. */
+int zframe_publish(void *socket, struct wire_id epoch, const struct wire_message *msg, struct poise_err *err);
+
+/* What an epoch's beacons are published under. */
+#define ZFRAME_TOPIC_BYTES 16
+void zframe_topic(struct wire_id epoch, uint8_t topic[ZFRAME_TOPIC_BYTES]);
+
 /* One message of n_frames frames, into initialised frames. 1: came; 0: none is there; -EPROTO it had another number and
  * is dropped. */
 int zframe_receive(void *socket, zmq_msg_t *frames, uint32_t n_frames);
