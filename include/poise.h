@@ -372,6 +372,7 @@ struct poise_totals { /* of a step over all ranks; the same on every rank */
     uint32_t mode; /* that this step was delivered in */
     uint32_t reserved;
     uint64_t oversize; /* samples (units) that alone exceed a cap: each has a micro-batch for itself */
+    uint64_t bytes_between_nodes; /* of bytes_moved, those that change the node too */
 };
 
 struct poise_mapping_in {

@@ -229,6 +229,7 @@ static int totals(struct load *l, const PB(Totals) *from, struct poise_totals *t
     to->plan_ns = from->plan_ns;
     to->mode = from->mode;
     to->oversize = from->oversize;
+    to->bytes_between_nodes = from->bytes_between_nodes;
     if (wire_get_few(l, "length_micro_batch_before", from->n_length_micro_batch_before, POISE_MAX_PHASES) < 0 ||
         wire_get_few(l, "length_micro_batch_after", from->n_length_micro_batch_after, POISE_MAX_PHASES) < 0)
         return -EPROTO;

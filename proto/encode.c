@@ -225,6 +225,7 @@ static PB(Totals) *totals(struct pool *pool, const struct poise_totals *from)
     to->plan_ns = from->plan_ns;
     to->mode = from->mode;
     to->oversize = from->oversize;
+    to->bytes_between_nodes = from->bytes_between_nodes;
     return to;
 }
 

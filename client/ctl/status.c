@@ -59,7 +59,13 @@ static void print_predicted(const json_t *predicted)
     print_bytes(real(predicted, "bytes_moved"));
     printf(" of ");
     print_bytes(real(predicted, "bytes"));
-    printf(" moved\n             largest micro-batch, length by phase: ");
+    printf(" moved");
+    if (real(predicted, "bytes_between_nodes") > 0) {
+        printf(", of these ");
+        print_bytes(real(predicted, "bytes_between_nodes"));
+        printf(" between nodes");
+    }
+    printf("\n             largest micro-batch, length by phase: ");
     print_lengths(json_object_get(predicted, "length_micro_batch_before"),
                   json_object_get(predicted, "length_micro_batch_after"));
     printf("\n");

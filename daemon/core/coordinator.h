@@ -70,6 +70,8 @@ struct group_report {
     uint64_t waiting_ms;
     char error[512]; /* of the abort */
     uint64_t n_stale, n_far, n_conflicts; /* metas refused: of other members or steps, beyond the window, of other content */
+    uint64_t bytes_between_nodes; /* of bytes_moved */
+    const char *payload; /* how it goes between nodes: "curve", "plain"; NULL: it does not */
 };
 
 /* *ret_reports: caller frees with free(). -ENOMEM. */

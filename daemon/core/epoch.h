@@ -72,6 +72,7 @@ struct epoch {
     uint64_t heard_ms; /* any node spoke of this epoch */
     /* sums for reports */
     uint64_t planned, errors, samples, samples_moved, bytes, bytes_moved, samples_dropped, conflicts, stale;
+    uint64_t bytes_between_nodes; /* of bytes_moved */
     struct poise_totals last;
     uint64_t *reached; /* [n_members] steps that a member is known to have submitted */
     struct epoch_far far;

@@ -214,6 +214,7 @@ static void fill_totals(const struct columns *c, const struct poise_quality *q, 
     t->lacking_after = q->lacking_after;
     t->mode = mode;
     t->oversize = q->oversize;
+    t->bytes_between_nodes = q->bytes_between_nodes;
 }
 
 /*

@@ -38,6 +38,10 @@ void group_report_epoch(const struct epoch *epoch, uint64_t now_ms, struct group
     to->samples_moved = epoch->samples_moved;
     to->bytes = epoch->bytes;
     to->bytes_moved = epoch->bytes_moved;
+    to->bytes_between_nodes = epoch->bytes_between_nodes;
+    to->payload = !epoch_moves_payload(epoch)                              ? NULL
+                  : epoch->options.payload == OPTIONS_PAYLOAD_PLAIN ? "plain"
+                                                                    : "curve";
     to->samples_dropped = epoch->samples_dropped;
     to->last = epoch->last;
     snprintf(to->algorithm, sizeof to->algorithm, "%s", epoch->options.algorithm);

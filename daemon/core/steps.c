@@ -392,6 +392,7 @@ static void add_up(struct epoch *epoch, const struct outcome *outcome)
         if (outcome->totals.mode == POISE_MODE_ON) {
             epoch->samples_moved += outcome->totals.samples_moved;
             epoch->bytes_moved += outcome->totals.bytes_moved;
+            epoch->bytes_between_nodes += outcome->totals.bytes_between_nodes;
         }
         epoch->last = outcome->totals;
     }

@@ -8,10 +8,12 @@
  *   links     coordinators in other processes, and coordinator: nodes there; see status_links.c
  *   groups    [{job, group, uid, state ("forming", "running", "ended", "aborted"), verdict, mode, epoch, algorithm,
  *              ranks, replicas, nodes, joined, first_step, step (the lowest open one), decided, planned, errors,
- *              samples, samples_moved, samples_dropped, bytes, bytes_moved, idle_ms (since the newest outcome),
+ *              samples, samples_moved, samples_dropped, bytes, bytes_moved, bytes_between_nodes (of these),
+ *              payload ("curve" or "plain": how it goes between nodes; null: it stays on its node), idle_ms (since the
+ *              newest outcome),
  *              waiting   {ranks (the first 16), total, ms, for {loader, plan, shuffle, trainer: how many of them}}: who
  *                        holds the others up,
- *              predicted {samples, bytes, bytes_moved, samples_moved, cost_before, cost_after, cost_mean,
+ *              predicted {samples, bytes, bytes_moved, bytes_between_nodes, samples_moved, cost_before, cost_after, cost_mean,
  *                        imbalance_before, imbalance_after, length_micro_batch_before, length_micro_batch_after,
  *                        lacking_before, lacking_after, mode} of the newest planned step, or null,
  *              measured  {step, ranks, slowest (rank), compute_ms_max, compute_ms_mean, imbalance}: what ranks of this
@@ -112,6 +114,7 @@ static json_t *predicted_json(const struct group_report *g)
     set_number(o, "samples_moved", t->samples_moved);
     set_number(o, "bytes", t->bytes);
     set_number(o, "bytes_moved", t->bytes_moved);
+    set_number(o, "bytes_between_nodes", t->bytes_between_nodes);
     set_number(o, "cost_before", t->cost_before);
     set_number(o, "cost_after", t->cost_after);
     set_number(o, "cost_mean", t->cost_mean);
@@ -179,6 +182,8 @@ static void set_totals(json_t *o, const struct group_report *g)
     set_number(o, "samples_dropped", g->samples_dropped);
     set_number(o, "bytes", g->bytes);
     set_number(o, "bytes_moved", g->bytes_moved);
+    set_number(o, "bytes_between_nodes", g->bytes_between_nodes);
+    json_object_set_new(o, "payload", g->payload ? json_string(g->payload) : json_null());
 }
 
 static json_t *group_json(const struct shell_report *r, uint32_t i)

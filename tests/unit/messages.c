@@ -348,6 +348,7 @@ static void make_totals(struct message_maker *m, struct poise_totals *totals)
         .plan_ns = number(m, 64),
         .mode = below(m, 3),
         .oversize = number(m, 64),
+        .bytes_between_nodes = number(m, 64),
     };
     for (uint32_t p = 0; p < below(m, POISE_MAX_PHASES + 1); p++) {
         totals->length_micro_batch_before[p] = number(m, 64);

@@ -114,7 +114,7 @@ class Totals(ctypes.Structure):
                 ("cost_mean", c_uint64), ("length_micro_batch_before", c_uint64 * MAX_PHASES),
                 ("length_micro_batch_after", c_uint64 * MAX_PHASES), ("lacking_before", c_uint64),
                 ("lacking_after", c_uint64), ("plan_ns", c_uint64), ("mode", c_uint32), ("reserved", c_uint32),
-                ("oversize", c_uint64)]
+                ("oversize", c_uint64), ("bytes_between_nodes", c_uint64)]
 
 
 class MappingIn(ctypes.Structure):

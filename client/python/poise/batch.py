@@ -70,6 +70,7 @@ class Totals(NamedTuple):
     plan_ns: int
     mode: str  # that this step was delivered in
     oversize: int
+    bytes_between_nodes: int  # of bytes_moved
 
 
 class Incoming(NamedTuple):
@@ -179,7 +180,7 @@ class Batch:
             t = _TOTALS.unpack(_string_at(self._addresses[5], _TOTALS.size))
             n, rest = len(self._phases), 9 + 2 * _P
             self._totals = Totals(*t[:9], t[9:9 + n], t[9 + _P:9 + _P + n], *t[rest:rest + 3], _c.ENUMS["mode"][t[rest + 3]],
-                                  t[rest + 5])
+                                  t[rest + 5], t[rest + 6])
         return self._totals
 
     @property
