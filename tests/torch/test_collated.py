@@ -25,12 +25,11 @@ def mixed(tag: str = "a") -> list[dict]:
     return [vlm.sample(f"{tag}{i}", images, videos) for i, (images, videos) in enumerate(MIXED)]
 
 
-def put_together(made: Collated, parts, order) -> dict:
+def put_together(parts, order) -> dict:
     """The batch of samples in another order, made of the pieces."""
-    whole = {
-        rule.key: assemble(made, rule, [parts.values[i].get(rule.wire) for i in order]) for rule in made.rules.values()
-    }
-    return finished(made, whole)
+    frame = parts.frame
+    pieces = {rule: [parts.values[i].get(rule.wire) for i in order] for rule in frame.rules.values()}
+    return finished(frame, {rule.key: assemble(frame, rule, some) for rule, some in pieces.items()})
 
 
 class Cutting(unittest.TestCase):
@@ -40,10 +39,10 @@ class Cutting(unittest.TestCase):
             made = collated(padding_side=side)
             batch = vlm.collate(samples, side)
             parts = made.cut(batch)
-            check_first(made, batch, parts)
+            check_first(batch, parts)
             for order in ([0, 1, 2, 3, 4], [4, 2, 0, 1, 3], [4], [1, 4, 3]):
                 with self.subTest(side=side, order=order):
-                    after = put_together(made, parts, order)
+                    after = put_together(parts, order)
                     before = vlm.collate([samples[i] for i in order], side)
                     self.assertEqual([], [key for key in vlm.same(before, after) if key in before])
 
@@ -70,10 +69,10 @@ class Cutting(unittest.TestCase):
     def test_text_alone_and_media_later(self):
         made = collated()
         first, later = vlm.collate([vlm.sample("t0", 0), vlm.sample("t1", 0)]), vlm.collate(mixed())
-        check_first(made, first, made.cut(first))
+        check_first(first, made.cut(first))
         self.assertEqual([0, 0], made.cut(first).units["vision"])
-        check_first(made, later, made.cut(later))
-        self.assertIn("pixel_values", made.rules)
+        check_first(later, made.cut(later))
+        self.assertIn("pixel_values", made.frame.rules)
 
     def test_a_stand_in_image_behind_the_mask_stays(self):
         """Collators add a small image to the first sample of a batch without one, where attention_mask is 0."""
@@ -90,7 +89,7 @@ class Cutting(unittest.TestCase):
         batch["mm_token_type_ids"] = (batch["input_ids"] == vlm.IMAGE).long()
         made = collated()
         parts = made.cut(batch)
-        check_first(made, batch, parts)
+        check_first(batch, parts)
         self.assertEqual([16, 0], parts.units["vision"])
         self.assertEqual(n + len(stand_in), parts.units["llm"][0])
 
@@ -111,8 +110,8 @@ class Cutting(unittest.TestCase):
         }
         made = collated()
         parts = made.cut(batch)
-        check_first(made, batch, parts)
-        again = put_together(made, parts, [0, 1, 2])
+        check_first(batch, parts)
+        again = put_together(parts, [0, 1, 2])
         self.assertEqual(list(batch), list(again))
         self.assertIsNone(again["absent"])
         for key in ("bool", "half", "nothing", "one", "float8", "nan"):
@@ -161,7 +160,7 @@ class Cutting(unittest.TestCase):
         batch = {"input_ids": ids, "attention_mask": mask}
         made = collated()
         parts = made.cut(batch)
-        check_first(made, batch, parts)
+        check_first(batch, parts)
         self.assertEqual((1, 3, 3), tuple(parts.values[0]["attention_mask"].shape))
 
 
@@ -169,7 +168,7 @@ class Refusals(unittest.TestCase):
     def refused(self, batch, regex, **keywords) -> InvalidInput:
         made = collated(**keywords)
         with self.assertRaisesRegex(InvalidInput, regex) as caught:
-            check_first(made, batch, made.cut(batch))
+            check_first(batch, made.cut(batch))
         return caught.exception
 
     def test_what_is_not_per_sample(self):
@@ -187,10 +186,10 @@ class Refusals(unittest.TestCase):
             constants=["limit", "table"], recompute={"tokens": lambda b: int((b["input_ids"] != vlm.PAD).sum())}
         )
         parts = made.cut(batch)
-        check_first(made, batch, parts)
-        self.assertEqual(1, put_together(made, parts, [1])["tokens"])
-        self.assertEqual(7, put_together(made, parts, [1])["limit"])
-        self.assertEqual(["input_ids", "limit", "table", "tokens"], list(put_together(made, parts, [1])))
+        check_first(batch, parts)
+        self.assertEqual(1, put_together(parts, [1])["tokens"])
+        self.assertEqual(7, put_together(parts, [1])["limit"])
+        self.assertEqual(["input_ids", "limit", "table", "tokens"], list(put_together(parts, [1])))
         with self.assertRaisesRegex(InvalidInput, "limit: is declared constant, but it has changed"):
             made.cut(batch | {"limit": 8})
         with self.assertRaisesRegex(InvalidInput, "table: is declared constant, but it has changed"):
@@ -215,7 +214,7 @@ class Refusals(unittest.TestCase):
             wide[key] = torch.nn.functional.pad(wide[key], (0, 37 - wide[key].shape[-1]), value=pad)
         self.refused(wide, "does not come back as it was: shape .*pad_to=37")
         made = collated(pad_to=37)
-        check_first(made, wide, made.cut(wide))
+        check_first(wide, made.cut(wide))
 
     def test_a_multiple(self):
         batch = vlm.collate(mixed())
@@ -226,7 +225,7 @@ class Refusals(unittest.TestCase):
         if more != width:
             self.refused(batch, "does not come back as it was: shape .*pad_multiple=")
         made = collated(pad_multiple=8)
-        check_first(made, batch, made.cut(batch))
+        check_first(batch, made.cut(batch))
 
     def test_media_that_do_not_add_up(self):
         batch = vlm.collate(mixed())
@@ -252,10 +251,10 @@ class Refusals(unittest.TestCase):
         made.cut(vlm.collate(mixed()))
         with self.assertRaisesRegex(InvalidInput, "visual: each sample must have the same keys in every step"):
             made.cut(vlm.collate(mixed("b"), flag=False))
-        before = dict(made.rules)
+        before = dict(made.frame.rules)
         with self.assertRaisesRegex(InvalidInput, "weight: was sample of torch.float64"):
             made.cut(vlm.collate(mixed("c")) | {"weight": torch.zeros(5)})
-        self.assertEqual(before, made.rules)
+        self.assertEqual(before, made.frame.rules)
 
     def test_other_things(self):
         ids = torch.ones(2, 3, dtype=torch.int64)

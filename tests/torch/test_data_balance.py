@@ -545,6 +545,26 @@ class Values(RealRanks):
             self.assertTrue(found)
 
 
+    def test_none_is_none_in_its_own_step(self):
+        for found in self.run_ranks(2, now_and_then_none):
+            self.assertEqual([True, False] * 3, found)
+
+
+def now_and_then_none(rank, n):
+    """Batches of text alone have None under the media's keys; the step that is read ahead is of the other kind."""
+
+    def batch(step):
+        made = vlm.collate(samples_of(rank, step, 2, [(step % 2, 0)]))
+        return made if step % 2 else made | {"pixel_values": None, "image_grid_thw": None}
+
+    found = []
+    with DataBalance(None, vlm.MODEL, None, 1, map(batch, range(6))) as balancer:
+        for _ in range(6):
+            for one in balancer.build_balanced_train_data_iterator(False, 2, 2, 1):
+                found.append(one["pixel_values"] is None and one["image_grid_thw"] is None)
+    return found
+
+
 def constant_and_recomputed(rank, n):
     batch = vlm.collate(samples_of(rank, 0, 4)) | {"limit": 9, "tokens": 4 * rank, "table": torch.eye(2), "none": None}
     keywords = {"constants": ["limit", "table"], "recompute": {"tokens": lambda b: int(b["attention_mask"].sum())}}

@@ -146,18 +146,38 @@ class Rule:
         )
 
 
+@dataclass(frozen=True)
+class Frame:
+    """What a dict is made by: the rules as of one step. The loader may be read ahead meanwhile, by another thread.
+
+    Attributes:
+        rules: by key, in the loader's order.
+        order: all keys, None and constants included.
+        nones: keys that are None in this step's batch.
+        constants: by key.
+    """
+
+    layout: Layout
+    rules: Mapping[str, Rule]
+    order: Sequence[str]
+    nones: frozenset[str]
+    constants: Mapping[str, Any]
+
+
 @dataclass
 class Parts:
     """A batch in pieces.
 
     Attributes:
         n: samples.
+        frame: what puts them together again.
         values: [n] by the field's name in the group.
         units, attention: [n] by phase: patches, positions, tokens; sums of squared full-attention segments.
         loss_tokens: [n]
     """
 
     n: int
+    frame: Frame
     values: list[dict[str, Any]]
     units: dict[str, list[int]]
     attention: dict[str, list[int]]
@@ -169,10 +189,9 @@ class Collated:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.rules: dict[str, Rule] = {}  # by key, in the order in which the loader has them
-        self.order: list[str] = []  # keys of the dict that is yielded, None and constants included
-        self.nones: set[str] = set()
-        self.constants: dict[str, Any] = {}
+        self.frame = Frame(
+            layout, {}, (), frozenset(), {}
+        )  # of the batch that was cut last; never altered, but replaced
         self._sample_keys: frozenset[str] | None = None  # keys that every sample must have
         self._digests: dict[str, str] = {}
 
@@ -237,14 +256,18 @@ class Collated:
             )
         self._check_constants(constants)
         self._sample_keys = keys
-        self.constants.update(constants)
-        self.nones = nones
-        self.rules.update({rule.key: rule for rule in rules if rule.key not in self.rules})
-        self.order += [key for key in batch if key not in self.order]
+        before = self.frame
+        self.frame = Frame(
+            self.layout,
+            {**before.rules, **{rule.key: rule for rule in rules if rule.key not in before.rules}},
+            (*before.order, *(key for key in batch if key not in before.order)),
+            frozenset(nones),
+            {**before.constants, **constants},
+        )
         return rules
 
     def _rule(self, key: str, value: Any, n: int, width: int, found: Mapping[str, media.Media]) -> Rule:
-        known = self.rules.get(key)
+        known = self.frame.rules.get(key)
         made = self._make_rule(key, value, n, width, found)
         if known and (known.kind, known.dtype, known.shape) != (made.kind, made.dtype, made.shape):
             raise wrong(
@@ -397,7 +420,7 @@ class Collated:
                 if len(numbers) != n:
                     raise InvalidInput(f"lengths= says {len(numbers)} numbers of {name} for {n} samples")
                 units[name], attention[name] = numbers, [x * x for x in numbers]
-        return Parts(n, values, units, attention, self._loss_tokens(batch, extents, n))
+        return Parts(n, self.frame, values, units, attention, self._loss_tokens(batch, extents, n))
 
     def _text_attention(self, batch: Mapping[str, Any], extents: list[int]) -> list[int]:
         """Squared tokens, or, where the mask numbers the documents of a packed sample (1, 2, 3 ...), the sum of
@@ -437,7 +460,7 @@ class Collated:
 
     def declared(self) -> list[Field]:
         """The fields of all rules so far, and those that tell other ranks of constants and keys."""
-        made = [rule.declared(self.layout, self._rows_of(rule)) for rule in self.rules.values()]
+        made = [rule.declared(self.layout, self._rows_of(rule)) for rule in self.frame.rules.values()]
         for key, digest in self._digests.items():
             made.append(_mark(CONSTANT + key, digest))
         if self._sample_keys is not None:
@@ -446,7 +469,7 @@ class Collated:
 
     def _rows_of(self, rule: Rule) -> str | None:
         grid = media.PATCHES.get(rule.key)
-        return grid if rule.kind == "rows" and grid in self.rules else None
+        return grid if rule.kind == "rows" and grid in self.frame.rules else None
 
     @property
     def sample_keys(self) -> list[str]:

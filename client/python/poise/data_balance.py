@@ -29,7 +29,7 @@ from typing import Any
 from . import ranks
 from .arguments import DEFAULT_ALGORITHM, OLD_ALGORITHMS, REFERENCE
 from .batch import Batch
-from .collated import CONSTANT, KEYS, Collated, Layout, Parts
+from .collated import CONSTANT, KEYS, Collated, Frame, Layout, Parts
 from .errors import Aborted, EndOfData, Interrupted, InvalidInput, PoiseError, PoiseWarning, StepError
 from .group import Group
 from .media import AUDIO, IMAGE, VIDEO, PerSample
@@ -219,6 +219,7 @@ class DataBalance:
         self._n_read = 0  # samples; a sample's number is its tag
         self._declared: set[str] = set()
         self._loader_errors: dict[int, Exception] = {}
+        self._frames: dict[int, Frame] = {}  # by step
 
     def _encoder_ranks(self, model: ModelCost, hetero_parallel: bool | None) -> int:
         """As the old system counts them: with --hetero-parallel the encoder has model-parallel sizes of its own."""
@@ -263,7 +264,7 @@ class DataBalance:
             self._open(cut)
         self._read_until(self.step)
         reading = Reading(
-            self._collated, self._next, self._where.n_ranks, self._keeps_count, self._unit, self._with_weights
+            self._frame_of, self._next, self._where.n_ranks, self._keeps_count, self._unit, self._with_weights
         )
         current = [MicroBatches(reading, self.step, i, cut, self._must_cut(cut)) for i in range(self._n_iterators)]
         try:
@@ -288,6 +289,12 @@ class DataBalance:
         current, self._current = self._current, []
         for iterator in current:
             iterator.close()
+        for step in [step for step in self._frames if step < self.step]:
+            del self._frames[step]
+
+    def _frame_of(self, step: int) -> Frame:
+        """How this rank's dicts of a step are made; behind the end of its own data as those before."""
+        return self._frames.get(step, self._collated.frame)
 
     def _open(self, cut: Cut) -> None:
         """Joins the group, again if the trainer asks for other micro-batches: all ranks do at the same step."""
@@ -389,12 +396,13 @@ class DataBalance:
         try:
             parts = self._collated.cut(batch)
             if not self._is_checked:
-                check_first(self._collated, batch, parts)
+                check_first(batch, parts)
                 self._is_checked = True
             new = [field for field in self._collated.declared() if field.name not in self._declared]
             group.declare(new)
             self._declared.update(field.name for field in new)
             samples = self._samples(parts)
+            self._frames[step] = parts.frame
         except Exception as error:
             if isinstance(error, PoiseError) and not isinstance(error, InvalidInput):
                 raise

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .batch import Batch, Row
-from .collated import Collated
+from .collated import Frame
 from .errors import StepError
 from .pipeline import BatchInfo
 from .reassemble import from_batch, from_samples, samples_of
@@ -35,13 +35,14 @@ class Reading(NamedTuple):
     """What iterators of one balancer share.
 
     Attributes:
+        frame_of: how the dicts of a step are made, once it is decided.
         next: the next micro-batch of an iterator, or the error of the step.
         keeps_count: the algorithm leaves each rank as many samples as it had.
         unit: samples that move as one: 2 in a batch of pairs.
         with_weights: weights and totals go into each dict.
     """
 
-    collated: Collated
+    frame_of: Callable[[int], Frame]
     next: Callable[[int], Batch]
     n_ranks: int
     keeps_count: bool
@@ -70,12 +71,14 @@ class MicroBatches:
         self._first: Batch | None = None
         self._pieces: deque[tuple[list[dict[str, Any]], BatchInfo]] | None = None
         self._like: dict[str, Any] = {}
+        self._frame: Frame | None = None
 
     def start(self) -> None:
         """Waits for the first micro-batch. Raises the step's outcome where it is no plan."""
         if self._n is not None:
             return
         first = self._first = self._take()
+        self._frame = self._reading.frame_of(self.step)
         n, cut = first.n_micro_batches, self._cut
         if cut.number and n > cut.number and self._reading.keeps_count and not self._must_cut:  # on all ranks
             self.close()
@@ -112,13 +115,13 @@ class MicroBatches:
         reading = self._reading
         if self._pieces is not None:
             samples, self.info = self._pieces.popleft()
-            made = from_samples(reading.collated, samples, self._like)
+            made = from_samples(self._frame, samples, self._like)
         else:
             batch, self._first = self._first, None
             if batch is None:
                 batch = self._take()
             self.info = BatchInfo(batch, reading.n_ranks)
-            made = from_batch(reading.collated, batch)
+            made = from_batch(self._frame, batch)
         self._given += 1
         if reading.with_weights:
             made["poise_weight_step"] = self.info.weights("step")
@@ -145,7 +148,7 @@ class MicroBatches:
         assert batch is not None
         while True:
             self._like = {name: batch.field(name).torch() for name in batch.names}
-            rows = list(zip(samples_of(reading.collated, batch), batch.rows))
+            rows = list(zip(samples_of(self._frame, batch), batch.rows))
             n_units = len(rows) // reading.unit
             units += [rows[i::n_units] for i in range(n_units)]  # all first members, then all second
             if not self._is_left:

@@ -14,21 +14,22 @@ import torch
 
 from . import media
 from .batch import Batch
-from .collated import CONSTANT, KEYS, SUFFIXES, Collated, Parts, Rule
+from .collated import CONSTANT, KEYS, SUFFIXES, Frame, Parts, Rule
 from .errors import InvalidInput
 from .media import wrong
 from .padding import bits
 
 
-def check_first(collated: Collated, batch: Mapping[str, Any], parts: Parts) -> None:
+def check_first(batch: Mapping[str, Any], parts: Parts) -> None:
     """Puts the pieces of a batch together again and compares bit for bit. InvalidInput names the key that does not
     come back."""
-    for rule in collated.rules.values():
+    frame = parts.frame
+    for rule in frame.rules.values():
         if rule.key not in batch or batch[rule.key] is None:
             continue
-        before, after = batch[rule.key], assemble(collated, rule, [values.get(rule.wire) for values in parts.values])
+        before, after = batch[rule.key], assemble(frame, rule, [values.get(rule.wire) for values in parts.values])
         if isinstance(before, torch.Tensor):
-            _compare(collated, rule, before, after)
+            _compare(frame, rule, before, after)
         elif rule.kind == "tensors":
             if any(a.shape != b.shape or not torch.equal(bits(a), bits(b)) for a, b in zip(before, after)):
                 raise wrong(rule.key, "does not come back as it was: a tensor of the list differs")
@@ -40,12 +41,10 @@ def check_first(collated: Collated, batch: Mapping[str, Any], parts: Parts) -> N
             )
 
 
-def _compare(collated: Collated, rule: Rule, before: torch.Tensor, after: torch.Tensor) -> None:
+def _compare(frame: Frame, rule: Rule, before: torch.Tensor, after: torch.Tensor) -> None:
     if before.shape != after.shape:
         hint = (
-            _width_hint(collated, before.shape[-1], after.shape[-1])
-            if rule.kind == "text"
-            else "fields= says what it is"
+            _width_hint(frame, before.shape[-1], after.shape[-1]) if rule.kind == "text" else "fields= says what it is"
         )
         raise wrong(
             rule.key,
@@ -62,19 +61,19 @@ def _compare(collated: Collated, rule: Rule, before: torch.Tensor, after: torch.
         )
 
 
-def _width_hint(collated: Collated, before: int, after: int) -> str:
+def _width_hint(frame: Frame, before: int, after: int) -> str:
     for multiple in (2, 4, 8, 16, 32, 64, 128, 256, 512):
         if before == -(-after // multiple) * multiple:
             return f"the loader pads to a fixed width or to a multiple: pass pad_multiple={multiple} or pad_to={before}"
     if before > after:
         return f"the loader pads to a fixed width: pass pad_to={before}"
-    return f"pad_multiple={collated.layout.pad_multiple} or pad_to={collated.layout.pad_to} is not what the loader does"
+    return f"pad_multiple={frame.layout.pad_multiple} or pad_to={frame.layout.pad_to} is not what the loader does"
 
 
 # ----------------------------------------------------------------------------------------------------- sample by sample
 
 
-def assemble(collated: Collated, rule: Rule, parts: Sequence[Any]) -> Any:
+def assemble(frame: Frame, rule: Rule, parts: Sequence[Any]) -> Any:
     """One key of the samples `parts`, each as Collated.cut() made it (bytes of what is no tensor) or None. Copies."""
     have = [part for part in parts if part is not None]
     if rule.kind == "json":
@@ -89,11 +88,11 @@ def assemble(collated: Collated, rule: Rule, parts: Sequence[Any]) -> Any:
         return torch.cat(list(have))
     extents = list(rule.shape)
     for axis in rule.text_axes:
-        extents[axis] = collated.layout.padded(max((part.shape[axis] for part in have), default=0))
+        extents[axis] = frame.layout.padded(max((part.shape[axis] for part in have), default=0))
     if len(have) != len(parts):
         raise wrong(rule.key, "is not in every sample")
     whole = torch.full((len(parts), *extents), rule.pad, dtype=rule.dtype)
-    right = collated.layout.padding_side == "right"
+    right = frame.layout.padding_side == "right"
     for row, part in zip(whole, parts):
         for axis in rule.text_axes:
             row = row.narrow(axis, 0 if right else row.shape[axis] - part.shape[axis], part.shape[axis])
@@ -101,79 +100,79 @@ def assemble(collated: Collated, rule: Rule, parts: Sequence[Any]) -> Any:
     return whole.movedim(0, rule.axis).contiguous()
 
 
-def rules_of(collated: Collated, names: Sequence[str]) -> list[Rule]:
+def rules_of(frame: Frame, names: Sequence[str]) -> list[Rule]:
     """The rules of the group's fields, in the loader's order; what this rank's loader has not had yet comes last, by
     name."""
-    own = {rule.wire: rule for rule in collated.rules.values()}
+    own = {rule.wire: rule for rule in frame.rules.values()}
     foreign = sorted(name for name in names if name not in own and name != KEYS and not name.startswith(CONSTANT))
-    return [rule for rule in own.values() if rule.wire in names] + [_foreign(collated, name) for name in foreign]
+    return [rule for rule in own.values() if rule.wire in names] + [_foreign(frame, name) for name in foreign]
 
 
-def _foreign(collated: Collated, name: str) -> Rule:
+def _foreign(frame: Frame, name: str) -> Rule:
     """A medium's key that other ranks' loaders have: keys of samples are the same on all ranks (see collated.KEYS)."""
     key = next((name[: -len(suffix)] for suffix in SUFFIXES if name.endswith(suffix)), name)
     kind = name[len(key) + 1 :] or "rows"
-    return Rule(key, kind, name, family=collated.layout.family(key) or media.IMAGE)
+    return Rule(key, kind, name, family=frame.layout.family(key) or media.IMAGE)
 
 
 # ---------------------------------------------------------------------------------------------------------- micro-batch
 
 
-def from_batch(collated: Collated, batch: Batch) -> dict[str, Any]:
+def from_batch(frame: Frame, batch: Batch) -> dict[str, Any]:
     """The dict of a balanced micro-batch. Tensors are views of the batch's memory and keep it."""
     made = {}
-    for rule in rules_of(collated, batch.names):
+    for rule in rules_of(frame, batch.names):
         if rule.kind in ("rows", "text", "sample"):
             made[rule.key] = batch.field(rule.wire).torch()
         elif rule.kind == "tensors":
             made[rule.key] = [batch.value(i, rule.wire).torch() for i in range(batch.n_samples)]
         else:
             texts = [batch.value(i, rule.wire).tobytes() for i in range(batch.n_samples)]
-            made[rule.key] = assemble(collated, rule, [text for text in texts if text])
-    return finished(collated, made)
+            made[rule.key] = assemble(frame, rule, [text for text in texts if text])
+    return finished(frame, made)
 
 
-def samples_of(collated: Collated, batch: Batch) -> list[dict[str, Any]]:
+def samples_of(frame: Frame, batch: Batch) -> list[dict[str, Any]]:
     """The samples of a micro-batch, one by one, by field. Tensors are views."""
     samples: list[dict[str, Any]] = [{} for _ in range(batch.n_samples)]
-    for rule in rules_of(collated, batch.names):
+    for rule in rules_of(frame, batch.names):
         for i, values in enumerate(samples):
             view = batch.value(i, rule.wire)
             values[rule.wire] = view.tobytes() or None if rule.kind in ("json", "jsons") else view.torch()
     return samples
 
 
-def from_samples(collated: Collated, samples: Sequence[Mapping[str, Any]], like: Mapping[str, Any]) -> dict[str, Any]:
+def from_samples(frame: Frame, samples: Sequence[Mapping[str, Any]], like: Mapping[str, Any]) -> dict[str, Any]:
     """The dict of samples as samples_of() gives them. Copies. `like` has the fields' tensors of some micro-batch of the
     step, by
     field: shape and dtype where there is no sample."""
     made = {}
-    for rule in rules_of(collated, list(like)):
+    for rule in rules_of(frame, list(like)):
         parts = [values.get(rule.wire) for values in samples]
         if rule.kind == "rows" and not parts:
             made[rule.key] = like[rule.wire][:0].clone()
         else:
-            made[rule.key] = assemble(collated, rule, parts)
-    return finished(collated, made)
+            made[rule.key] = assemble(frame, rule, parts)
+    return finished(frame, made)
 
 
-def finished(collated: Collated, made: Mapping[str, Any]) -> dict[str, Any]:
+def finished(frame: Frame, made: Mapping[str, Any]) -> dict[str, Any]:
     """All keys in the loader's order: what was None, constants, and what is made of the balanced batch."""
-    layout = collated.layout
+    layout = frame.layout
     result: dict[str, Any] = {}
-    for key in [*collated.order, *(key for key in made if key not in collated.order)]:
+    for key in [*frame.order, *(key for key in made if key not in frame.order)]:
         if key in layout.recompute:
             result[key] = None  # its place; the value comes when the rest is there
-        elif key in collated.constants:
-            result[key] = collated.constants[key]
+        elif key in frame.constants:
+            result[key] = frame.constants[key]
         elif key in made:
-            is_medium = layout.family(key) is not None and (key not in collated.rules or collated.rules[key].family)
-            if is_medium and len(made[key]) == 0 and (key in collated.nones or layout.absent != "rows"):
-                if key in collated.nones or layout.absent == "none":
+            is_medium = layout.family(key) is not None and (key not in frame.rules or frame.rules[key].family)
+            if is_medium and len(made[key]) == 0 and (key in frame.nones or layout.absent != "rows"):
+                if key in frame.nones or layout.absent == "none":
                     result[key] = None
             else:
                 result[key] = made[key]
-        elif key in collated.nones:
+        elif key in frame.nones:
             result[key] = None
     for key, function in layout.recompute.items():
         if key not in result:
