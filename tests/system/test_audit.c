@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon.h"
-#include "ranks.h"
+#include "rig.h"
 
 #define RANKS 2
 #define EVERY 2u
@@ -18,22 +17,7 @@
 #define READ 0       /* flags of the board: steps read by all, */
 #define HAVE_SEEN 1  /* the test has seen what it came for */
 
-static struct test_daemon daemon_;
-static struct board *board;
-
-static void begin(void)
-{
-    board = board_new();
-    test_daemon_start(&daemon_, NULL);
-}
-
-static void end(void)
-{
-    test_daemon_end(&daemon_);
-    board_free(board);
-}
-
-TestSuite(audit_system, .init = begin, .fini = end);
+TestSuite(audit_system, .init = rig_begin, .fini = rig_end);
 
 /* A balanced step takes 100 and 102 ms by turns of blocks, one in arrival order half more; rank 0 is fast. */
 static uint64_t compute_ns(uint64_t step, uint32_t rank, bool balanced)
@@ -80,7 +64,7 @@ static json_t *await_audit(int n_pairs)
         char *body = NULL;
         json_t *report, *audit;
 
-        cr_assert_eq(test_daemon_http(&daemon_, false, "/status", &body), 200);
+        cr_assert_eq(test_daemon_http(&rig.daemon, false, "/status", &body), 200);
         report = json_loads(body, 0, NULL);
         free(body);
         audit = json_incref(json_object_get(json_array_get(json_object_get(report, "groups"), 0), "audit"));
@@ -130,7 +114,7 @@ static void run_ctl(const char *words)
     char program[512], line[700], out[4096] = "";
     FILE *pipe;
 
-    snprintf(line, sizeof line, "%s status --socket-dir %s", test_program("poisectl", program), daemon_.dir);
+    snprintf(line, sizeof line, "%s status --socket-dir %s", test_program("poisectl", program), rig.daemon.dir);
     pipe = popen(line, "r");
     cr_assert(pipe);
     out[fread(out, 1, sizeof out - 1, pipe)] = 0;
@@ -140,14 +124,14 @@ static void run_ctl(const char *words)
 
 Test(audit_system, blocks_alternate_and_status_shows_what_was_measured)
 {
-    struct rank_context context = {.n_ranks = RANKS, .dir = daemon_.dir, .board = board};
+    struct rank_context context = {.n_ranks = RANKS, .dir = rig.daemon.dir, .board = rig.board};
     pid_t pid[RANKS];
     json_t *audit;
     char *text = NULL;
 
     for (context.rank = 0; context.rank < RANKS; context.rank++)
         pid[context.rank] = rank_start(&context, train);
-    board_wait(board, READ, RANKS);
+    board_wait(rig.board, READ, RANKS);
     audit = await_audit(5);
     cr_assert_eq(value(audit, "every"), EVERY);
     check_blocks(json_object_get(audit, "balanced"), 100, 102);
@@ -157,7 +141,7 @@ Test(audit_system, blocks_alternate_and_status_shows_what_was_measured)
     cr_assert_eq(json_array_size(json_object_get(audit, "speedup_interval")), 2);
     json_decref(audit);
 
-    cr_assert_eq(test_daemon_http(&daemon_, false, "/metrics", &text), 200);
+    cr_assert_eq(test_daemon_http(&rig.daemon, false, "/metrics", &text), 200);
     cr_assert(metric(text, "audit_balanced_seconds") < 0.1021 && metric(text, "audit_arrival_seconds") > 0.1499);
     cr_assert(metric(text, "audit_balanced_seconds_low") <= metric(text, "audit_balanced_seconds"));
     cr_assert(metric(text, "audit_speedup_high") >= metric(text, "audit_speedup_low"));
@@ -165,7 +149,7 @@ Test(audit_system, blocks_alternate_and_status_shows_what_was_measured)
     run_ctl("audit      blocks of 2 steps by turns");
     run_ctl("measured speed-up 1.500 (95 %: 1.500 to 1.500)");
 
-    board_raise(board, HAVE_SEEN);
+    board_raise(rig.board, HAVE_SEEN);
     for (uint32_t rank = 0; rank < RANKS; rank++)
         cr_assert_eq(rank_wait(pid[rank]), 0);
 }
@@ -184,5 +168,5 @@ static int differ(const struct rank_context *c)
 
 Test(audit_system, ranks_that_do_not_agree_on_it_do_not_open)
 {
-    ranks_run(RANKS, daemon_.dir, board, differ, NULL);
+    ranks_run(RANKS, rig.daemon.dir, rig.board, differ, NULL);
 }

@@ -2,25 +2,9 @@
 /* The client against a real poised: several processes exchange real fields, and every byte is checked. */
 #include <criterion/criterion.h>
 
-#include "daemon.h"
-#include "ranks.h"
+#include "rig.h"
 
-static struct test_daemon daemon_;
-static struct board *board;
-
-static void begin(void)
-{
-    board = board_new();
-    test_daemon_start(&daemon_, NULL);
-}
-
-static void end(void)
-{
-    test_daemon_end(&daemon_);
-    board_free(board);
-}
-
-TestSuite(client, .init = begin, .fini = end);
+TestSuite(client, .init = rig_begin, .fini = rig_end);
 
 #define N_STEPS 12
 
@@ -54,9 +38,9 @@ static int exchange(const struct rank_context *c)
 
 static void check_exchange(uint32_t n_ranks, uint32_t (*n_of)(uint64_t, uint32_t))
 {
-    ranks_run(n_ranks, daemon_.dir, board, exchange, n_of);
+    ranks_run(n_ranks, rig.daemon.dir, rig.board, exchange, n_of);
     for (uint64_t step = 0; step < N_STEPS; step++)
-        board_check(board, step, n_ranks, n_of);
+        board_check(rig.board, step, n_ranks, n_of);
 }
 
 Test(client, two_ranks)

@@ -8,40 +8,9 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "daemon.h"
-#include "ranks.h"
+#include "rig.h"
 
-static struct test_daemon daemon_;
-static struct board *board;
-
-static void begin(void)
-{
-    board = board_new();
-    test_daemon_start(&daemon_, NULL);
-}
-
-static void end(void)
-{
-    test_daemon_end(&daemon_);
-    board_free(board);
-}
-
-TestSuite(client_death, .init = begin, .fini = end);
-
-/* What sanitizers cost. */
-#ifdef __SANITIZE_ADDRESS__
-#define SLOWER 5
-#else
-#define SLOWER 1
-#endif
-
-static uint64_t now_ms(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
+TestSuite(client_death, .init = rig_begin, .fini = rig_end);
 
 static uint32_t always_6(uint64_t step, uint32_t rank)
 {
@@ -82,16 +51,16 @@ static int victim_or_witness(const struct rank_context *c)
             pause();
     EXPECT(load_submit(p, 1, c->rank, 6, 0, &err) == 0, "%s", err.text);
     int rc = poise_next(p, 0, -1, &batch, &err);
-    uint64_t at = now_ms(), killed = c->board->flag[FLAG_TIME_LOW] | (uint64_t)c->board->flag[FLAG_TIME_HIGH] << 32;
+    uint64_t at = rig_now_ms(), killed = c->board->flag[FLAG_TIME_LOW] | (uint64_t)c->board->flag[FLAG_TIME_HIGH] << 32;
     EXPECT(rc == -ESHUTDOWN, "%d %s", rc, err.text);
     EXPECT(strstr(err.text, "rank 1") && strstr(err.text, "died"), "%s", err.text);
-    EXPECT(killed && at - killed < 1000 * SLOWER, "it took %d ms", (int)(at - killed));
+    EXPECT(killed && at - killed < 1000 * RIG_SLOWER, "it took %d ms", (int)(at - killed));
     EXPECT(err.step == 0, "the last step delivered is said to be %d", (int)err.step);
     EXPECT(load_submit(p, 2, c->rank, 6, 0, &err) == -ESHUTDOWN, "%s", err.text);
     EXPECT(poise_next(p, 0, -1, &batch, &err) == -ESHUTDOWN, "%s", err.text);
-    at = now_ms();
+    at = rig_now_ms();
     rank_close(p);
-    EXPECT(now_ms() - at < 2000 * SLOWER, "close took %d ms", (int)(now_ms() - at));
+    EXPECT(rig_now_ms() - at < 2000 * RIG_SLOWER, "close took %d ms", (int)(rig_now_ms() - at));
 
     board_raise(c->board, FLAG_READ);
     opt.attempt = 1; /* the group forms again, with a new rank 1 */
@@ -111,24 +80,24 @@ static int reborn(const struct rank_context *c)
 Test(client_death, a_killed_rank_is_named_everywhere_within_a_second)
 {
     pid_t pid[3];
-    struct rank_context context = {.n_ranks = 3, .dir = daemon_.dir, .board = board};
+    struct rank_context context = {.n_ranks = 3, .dir = rig.daemon.dir, .board = rig.board};
 
     for (uint32_t r = 0; r < 3; r++) {
         context.rank = r;
         pid[r] = rank_start(&context, victim_or_witness);
     }
-    board_wait(board, FLAG_READY, 3);
-    uint64_t at = now_ms();
-    board->flag[FLAG_TIME_LOW] = (uint32_t)at;
-    board->flag[FLAG_TIME_HIGH] = (uint32_t)(at >> 32);
+    board_wait(rig.board, FLAG_READY, 3);
+    uint64_t at = rig_now_ms();
+    rig.board->flag[FLAG_TIME_LOW] = (uint32_t)at;
+    rig.board->flag[FLAG_TIME_HIGH] = (uint32_t)(at >> 32);
     cr_assert_eq(kill(pid[1], SIGKILL), 0);
     cr_assert_eq(rank_wait(pid[1]), -SIGKILL);
-    board_wait(board, FLAG_READ, 2);
+    board_wait(rig.board, FLAG_READ, 2);
     context.rank = 1;
     pid[1] = rank_start(&context, reborn);
     for (uint32_t r = 0; r < 3; r++)
         cr_assert_eq(rank_wait(pid[r]), 0, "rank %u", r);
-    board_check(board, 0, 3, always_6);
+    board_check(rig.board, 0, 3, always_6);
 }
 
 /* ------------------------------------------------------------------------------------------------- of any, any time */
@@ -166,14 +135,14 @@ Test(client_death, a_rank_killed_at_any_point_leaves_no_other_hanging)
     for (uint32_t round = 0; round < 8; round++) {
         char job[32];
         snprintf(job, sizeof job, "mortal-%u", round);
-        struct rank_context context = {.n_ranks = 4, .dir = daemon_.dir, .board = board, .arg = job};
+        struct rank_context context = {.n_ranks = 4, .dir = rig.daemon.dir, .board = rig.board, .arg = job};
         pid_t pid[4];
-        board->flag[FLAG_READ] = 0;
+        rig.board->flag[FLAG_READ] = 0;
         for (uint32_t r = 0; r < 4; r++) {
             context.rank = r;
             pid[r] = rank_start(&context, mortal);
         }
-        board_wait(board, FLAG_READ, 1 + 7 * round); /* all have opened */
+        board_wait(rig.board, FLAG_READ, 1 + 7 * round); /* all have opened */
         kill(pid[round % 4], SIGKILL);
         for (uint32_t r = 0; r < 4; r++) {
             int status = rank_wait(pid[r]);
@@ -211,13 +180,13 @@ static int victim_with_child(const struct rank_context *c)
 Test(client_death, a_death_is_seen_although_children_live)
 {
     pid_t pid[2];
-    struct rank_context context = {.n_ranks = 2, .dir = daemon_.dir, .board = board};
+    struct rank_context context = {.n_ranks = 2, .dir = rig.daemon.dir, .board = rig.board};
 
     for (uint32_t r = 0; r < 2; r++) {
         context.rank = r;
         pid[r] = rank_start(&context, victim_with_child);
     }
-    board_wait(board, FLAG_READY, 1);
+    board_wait(rig.board, FLAG_READY, 1);
     cr_assert_eq(kill(pid[1], SIGKILL), 0);
     cr_assert_eq(rank_wait(pid[1]), -SIGKILL);
     cr_assert_eq(rank_wait(pid[0]), 0);
@@ -250,7 +219,7 @@ static int run_on(const struct rank_context *c)
 /* Killed at several points of a run; every sample still comes exactly once. */
 Test(client_death, a_killed_and_restarted_poised_loses_nothing)
 {
-    struct rank_context context = {.n_ranks = 3, .dir = daemon_.dir, .board = board};
+    struct rank_context context = {.n_ranks = 3, .dir = rig.daemon.dir, .board = rig.board};
     pid_t pid[3];
 
     for (uint32_t r = 0; r < 3; r++) {
@@ -258,20 +227,20 @@ Test(client_death, a_killed_and_restarted_poised_loses_nothing)
         pid[r] = rank_start(&context, run_on);
     }
     for (uint32_t at = 5; at <= 35; at += 10) {
-        board_wait(board, FLAG_READ, at);
-        test_daemon_kill(&daemon_);
-        test_daemon_restart(&daemon_, NULL);
+        board_wait(rig.board, FLAG_READ, at);
+        test_daemon_kill(&rig.daemon);
+        test_daemon_restart(&rig.daemon, NULL);
     }
     for (uint32_t r = 0; r < 3; r++)
         cr_assert_eq(rank_wait(pid[r]), 0, "rank %u", r);
     for (uint64_t step = 0; step < N_STEPS; step++)
-        board_check(board, step, 3, always_6);
+        board_check(rig.board, step, 3, always_6);
 }
 
 /* Alive and slow is waited for. */
 Test(client_death, a_stopped_poised_is_a_pause)
 {
-    struct rank_context context = {.n_ranks = 3, .dir = daemon_.dir, .board = board};
+    struct rank_context context = {.n_ranks = 3, .dir = rig.daemon.dir, .board = rig.board};
     const struct timespec while_ = {.tv_nsec = 300000000};
     pid_t pid[3];
 
@@ -279,14 +248,14 @@ Test(client_death, a_stopped_poised_is_a_pause)
         context.rank = r;
         pid[r] = rank_start(&context, run_on);
     }
-    board_wait(board, FLAG_READ, 8);
-    cr_assert_eq(kill(daemon_.pid, SIGSTOP), 0);
+    board_wait(rig.board, FLAG_READ, 8);
+    cr_assert_eq(kill(rig.daemon.pid, SIGSTOP), 0);
     nanosleep(&while_, NULL);
-    cr_assert_eq(kill(daemon_.pid, SIGCONT), 0);
+    cr_assert_eq(kill(rig.daemon.pid, SIGCONT), 0);
     for (uint32_t r = 0; r < 3; r++)
         cr_assert_eq(rank_wait(pid[r]), 0, "rank %u", r);
     for (uint64_t step = 0; step < N_STEPS; step++)
-        board_check(board, step, 3, always_6);
+        board_check(rig.board, step, 3, always_6);
 }
 
 static int lose_daemon(const struct rank_context *c)
@@ -304,32 +273,32 @@ static int lose_daemon(const struct rank_context *c)
     board_raise(c->board, FLAG_READY);
     board_wait(c->board, FLAG_DEAD, 1);
     EXPECT(load_submit(p, 1, c->rank, 6, 0, &err) == 0, "%s", err.text);
-    uint64_t at = now_ms();
+    uint64_t at = rig_now_ms();
     int rc = poise_next(p, 0, -1, &batch, &err);
     EXPECT(rc == -ESHUTDOWN && strstr(err.text, "node_timeout_ms"), "%d %s", rc, err.text);
-    EXPECT(now_ms() - at < 3000 * SLOWER, "it took %d ms", (int)(now_ms() - at));
+    EXPECT(rig_now_ms() - at < 3000 * RIG_SLOWER, "it took %d ms", (int)(rig_now_ms() - at));
     EXPECT(poise_notice(p, &note, sizeof note) == 1 && strstr(note.text, "lost"), "no notice of the loss");
-    at = now_ms();
+    at = rig_now_ms();
     rank_close(p);
-    EXPECT(now_ms() - at < 2000 * SLOWER, "close took %d ms", (int)(now_ms() - at));
+    EXPECT(rig_now_ms() - at < 2000 * RIG_SLOWER, "close took %d ms", (int)(rig_now_ms() - at));
     return 0;
 }
 
 Test(client_death, a_poised_that_stays_away_is_an_error_after_node_timeout)
 {
-    struct rank_context context = {.n_ranks = 2, .dir = daemon_.dir, .board = board};
+    struct rank_context context = {.n_ranks = 2, .dir = rig.daemon.dir, .board = rig.board};
     pid_t pid[2];
 
     for (uint32_t r = 0; r < 2; r++) {
         context.rank = r;
         pid[r] = rank_start(&context, lose_daemon);
     }
-    board_wait(board, FLAG_READY, 2);
-    test_daemon_kill(&daemon_);
-    board_raise(board, FLAG_DEAD);
+    board_wait(rig.board, FLAG_READY, 2);
+    test_daemon_kill(&rig.daemon);
+    board_raise(rig.board, FLAG_DEAD);
     for (uint32_t r = 0; r < 2; r++)
         cr_assert_eq(rank_wait(pid[r]), 0, "rank %u", r);
-    test_daemon_restart(&daemon_, NULL);
+    test_daemon_restart(&rig.daemon, NULL);
 }
 
 /* A trainer that exits while its poised is absent exits at once. */
@@ -343,27 +312,27 @@ static int close_without(const struct rank_context *c)
     board_raise(c->board, FLAG_READY);
     board_wait(c->board, FLAG_DEAD, 1);
     EXPECT(load_submit(p, 0, c->rank, 6, 0, &err) == 0, "%s", err.text);
-    uint64_t at = now_ms();
+    uint64_t at = rig_now_ms();
     rank_close(p);
-    EXPECT(now_ms() - at < 2000 * SLOWER, "close took %d ms", (int)(now_ms() - at));
+    EXPECT(rig_now_ms() - at < 2000 * RIG_SLOWER, "close took %d ms", (int)(rig_now_ms() - at));
     return 0;
 }
 
 Test(client_death, an_exit_without_poised_is_immediate)
 {
-    struct rank_context context = {.n_ranks = 2, .dir = daemon_.dir, .board = board};
+    struct rank_context context = {.n_ranks = 2, .dir = rig.daemon.dir, .board = rig.board};
     pid_t pid[2];
 
     for (uint32_t r = 0; r < 2; r++) {
         context.rank = r;
         pid[r] = rank_start(&context, close_without);
     }
-    board_wait(board, FLAG_READY, 2);
-    test_daemon_kill(&daemon_);
-    board_raise(board, FLAG_DEAD);
+    board_wait(rig.board, FLAG_READY, 2);
+    test_daemon_kill(&rig.daemon);
+    board_raise(rig.board, FLAG_DEAD);
     for (uint32_t r = 0; r < 2; r++)
         cr_assert_eq(rank_wait(pid[r]), 0, "rank %u", r);
-    test_daemon_restart(&daemon_, NULL);
+    test_daemon_restart(&rig.daemon, NULL);
 }
 
 /* --------------------------------------------------------------------------------------------------------- of trust */
@@ -421,6 +390,6 @@ static int spoil(const struct rank_context *c)
 
 Test(client_death, a_sample_that_changed_after_submit_stops_every_rank)
 {
-    ranks_run(3, daemon_.dir, board, spoil, NULL);
-    cr_assert_eq(board->flag[FLAG_DEAD], 1, "%u ranks saw it", board->flag[FLAG_DEAD]);
+    ranks_run(3, rig.daemon.dir, rig.board, spoil, NULL);
+    cr_assert_eq(rig.board->flag[FLAG_DEAD], 1, "%u ranks saw it", rig.board->flag[FLAG_DEAD]);
 }

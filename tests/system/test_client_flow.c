@@ -5,33 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon.h"
-#include "ranks.h"
+#include "rig.h"
 
-static struct test_daemon daemon_;
-static struct board *board;
-
-static void begin(void)
-{
-    board = board_new();
-    test_daemon_start(&daemon_, NULL);
-}
-
-static void end(void)
-{
-    test_daemon_end(&daemon_);
-    board_free(board);
-}
-
-TestSuite(client_flow, .init = begin, .fini = end);
-
-static void submit(struct poise *p, uint64_t step, uint32_t rank, uint32_t n, uint32_t flags)
-{
-    struct poise_err err = {0};
-    int rc = load_submit(p, step, rank, n, flags, &err);
-
-    EXPECT(rc == 0, "submit of step %d: %d %s", (int)step, rc, err.text);
-}
+TestSuite(client_flow, .init = rig_begin, .fini = rig_end);
 
 /* The next of this iterator must be that error, with these words. */
 static void expect_next(struct poise *p, uint32_t iterator, int code, const char *first, const char *second)
@@ -57,7 +33,7 @@ static int text_only(const struct rank_context *c)
 
     load_declare(p, flags);
     for (uint64_t step = 0; step < 6; step++) {
-        submit(p, step, c->rank, 5, flags);
+        rig_submit(p, step, c->rank, 5, flags);
         const struct poise_batch *batch;
         struct poise_err err;
         for (bool last = false; !last;) {
@@ -82,9 +58,9 @@ static uint32_t always_5(uint64_t step, uint32_t rank)
 
 Test(client_flow, a_rank_that_never_saw_a_field_gets_zero_rows_of_it)
 {
-    ranks_run(3, daemon_.dir, board, text_only, NULL);
+    ranks_run(3, rig.daemon.dir, rig.board, text_only, NULL);
     for (uint64_t step = 0; step < 6; step++)
-        board_check(board, step, 3, always_5);
+        board_check(rig.board, step, 3, always_5);
 }
 
 static int dtype_differs(const struct rank_context *c)
@@ -107,7 +83,7 @@ static int dtype_differs(const struct rank_context *c)
 
 Test(client_flow, a_dtype_that_differs_is_the_same_error_on_all_ranks)
 {
-    ranks_run(3, daemon_.dir, board, dtype_differs, NULL);
+    ranks_run(3, rig.daemon.dir, rig.board, dtype_differs, NULL);
 }
 
 /* -------------------------------------------------------------------------------------------------------- bad steps */
@@ -124,7 +100,7 @@ static int loader_raises(const struct rank_context *c)
         if (step == 2 && c->rank == 1)
             EXPECT(poise_fail(p, step, "cannot decode cat.jpg", -1, &err) == 0, "%s", err.text);
         else
-            submit(p, step, c->rank, 5, 0);
+            rig_submit(p, step, c->rank, 5, 0);
         for (uint32_t iterator = 0; iterator < 2; iterator++) {
             if (step == 2)
                 expect_next(p, iterator, -EBADMSG, "rank 1", "cannot decode cat.jpg");
@@ -141,10 +117,10 @@ static int loader_raises(const struct rank_context *c)
 
 Test(client_flow, a_loader_that_raises_ends_its_step_only_and_every_iterator_hears_once)
 {
-    ranks_run(3, daemon_.dir, board, loader_raises, NULL);
+    ranks_run(3, rig.daemon.dir, rig.board, loader_raises, NULL);
     for (uint64_t step = 0; step < 5; step++) {
         if (step != 2)
-            board_check(board, step, 3, always_5);
+            board_check(rig.board, step, 3, always_5);
     }
 }
 
@@ -182,7 +158,7 @@ static int rows_mismatch(const struct rank_context *c)
 
 Test(client_flow, rows_that_do_not_match_the_grid_are_named_on_all_ranks)
 {
-    ranks_run(3, daemon_.dir, board, rows_mismatch, NULL);
+    ranks_run(3, rig.daemon.dir, rig.board, rows_mismatch, NULL);
 }
 
 static int wrong_order(const struct rank_context *c)
@@ -199,7 +175,7 @@ static int wrong_order(const struct rank_context *c)
            err.text);
     EXPECT(poise_next(p, 1, 0, &batch, &err) == -EINVAL && strstr(err.text, "iterator 1"), "%s", err.text);
     for (uint64_t step = 10; step < 13; step++)
-        submit(p, step, c->rank, 1, 0);
+        rig_submit(p, step, c->rank, 1, 0);
     EXPECT(load_submit(p, 10, c->rank, 1, 0, &err) == -EALREADY, "%s", err.text);
     EXPECT(poise_submit(p, 13, NULL, 0, 0, 0, &err) == -ETIMEDOUT && strstr(err.text, "prefetch_depth"), "%s",
            err.text);
@@ -216,7 +192,7 @@ static int wrong_order(const struct rank_context *c)
 
 Test(client_flow, steps_are_consecutive_and_waits_say_what_for)
 {
-    ranks_run(2, daemon_.dir, board, wrong_order, NULL);
+    ranks_run(2, rig.daemon.dir, rig.board, wrong_order, NULL);
 }
 
 /* ------------------------------------------------------------------------------------------------------------- ends */
@@ -229,13 +205,13 @@ static int stop_first(const struct rank_context *c)
 
     load_declare(p, 0);
     for (uint64_t step = 0; step < 3; step++) {
-        submit(p, step, c->rank, 5, 0);
+        rig_submit(p, step, c->rank, 5, 0);
         load_read(p, 0, step, c->board);
     }
     if (c->rank == 0)
         EXPECT(poise_end(p, 3, -1, &err) == 0 && poise_end(p, 3, -1, &err) == 0, "%s", err.text);
     else
-        submit(p, 3, c->rank, 5, 0);
+        rig_submit(p, 3, c->rank, 5, 0);
     expect_next(p, 0, -ENODATA, "ended", "step 3");
     expect_next(p, 0, -ENODATA, "ended", "step 3");
     EXPECT(load_submit(p, 4, c->rank, 1, 0, &err) < 0, "a step beyond the end was taken");
@@ -249,9 +225,9 @@ static int stop_first(const struct rank_context *c)
 
 Test(client_flow, the_first_rank_that_ends_ends_all)
 {
-    ranks_run(3, daemon_.dir, board, stop_first, NULL);
+    ranks_run(3, rig.daemon.dir, rig.board, stop_first, NULL);
     for (uint64_t step = 0; step < 3; step++)
-        board_check(board, step, 3, always_5);
+        board_check(rig.board, step, 3, always_5);
 }
 
 #define LAST_OF(rank) (2 + 2 * (uint64_t)(rank)) /* rank 0 has 2 steps, rank 1 has 4 ... */
@@ -273,7 +249,7 @@ static int go_on(const struct rank_context *c)
     load_declare(p, 0);
     for (uint64_t step = 0;; step++) {
         if (step < LAST_OF(c->rank))
-            submit(p, step, c->rank, 6, 0);
+            rig_submit(p, step, c->rank, 6, 0);
         else if (step == LAST_OF(c->rank))
             EXPECT(poise_end(p, step, -1, &err) == 0, "%s", err.text);
         if (step == LAST_OF(c->n_ranks - 1))
@@ -289,9 +265,9 @@ static int go_on(const struct rank_context *c)
 
 Test(client_flow, a_rank_that_ended_helps_those_that_go_on)
 {
-    ranks_run(3, daemon_.dir, board, go_on, NULL);
+    ranks_run(3, rig.daemon.dir, rig.board, go_on, NULL);
     for (uint64_t step = 0; step < LAST_OF(2); step++)
-        board_check(board, step, 3, until_last);
+        board_check(rig.board, step, 3, until_last);
 }
 
 static int leave(const struct rank_context *c)
@@ -302,7 +278,7 @@ static int leave(const struct rank_context *c)
 
     load_declare(p, 0);
     for (uint64_t step = 0; step < 3; step++) {
-        submit(p, step, c->rank, 5, 0);
+        rig_submit(p, step, c->rank, 5, 0);
         load_read(p, 0, step, c->board);
     }
     if (c->rank != 2) {
@@ -317,9 +293,9 @@ static int leave(const struct rank_context *c)
 
 Test(client_flow, a_rank_that_leaves_is_named_with_its_last_step)
 {
-    ranks_run(3, daemon_.dir, board, leave, NULL);
+    ranks_run(3, rig.daemon.dir, rig.board, leave, NULL);
     for (uint64_t step = 0; step < 3; step++)
-        board_check(board, step, 3, always_5);
+        board_check(rig.board, step, 3, always_5);
 }
 
 /* ------------------------------------------------------------------------------------------------------- variations */
@@ -335,7 +311,7 @@ static int change_mode(const struct rank_context *c)
 
     load_declare(p, 0);
     for (; step < 2000 && mode == POISE_MODE_ON; step++) {
-        submit(p, step, c->rank, 5, 0);
+        rig_submit(p, step, c->rank, 5, 0);
         for (bool last = false; !last;) {
             const struct poise_batch *b;
             EXPECT(poise_next(p, 0, -1, &b, &err) == 0, "%s", err.text);
@@ -355,14 +331,14 @@ static int change_mode(const struct rank_context *c)
 
 Test(client_flow, a_mode_set_at_run_time_holds_for_all_ranks_from_the_same_step)
 {
-    struct rank_context context = {.n_ranks = 2, .dir = daemon_.dir, .board = board};
+    struct rank_context context = {.n_ranks = 2, .dir = rig.daemon.dir, .board = rig.board};
     pid_t pid[2];
     char *body = NULL;
 
     for (context.rank = 0; context.rank < 2; context.rank++)
         pid[context.rank] = rank_start(&context, change_mode);
-    board_wait(board, 0, 4);
-    cr_assert_eq(test_daemon_http(&daemon_, true, "/mode?job=mode&group=dp&mode=off", &body), 200, "%s", body);
+    board_wait(rig.board, 0, 4);
+    cr_assert_eq(test_daemon_http(&rig.daemon, true, "/mode?job=mode&group=dp&mode=off", &body), 200, "%s", body);
     free(body);
     cr_assert_eq(rank_wait(pid[0]), 0);
     cr_assert_eq(rank_wait(pid[1]), 0);
@@ -413,11 +389,11 @@ static uint32_t always_4(uint64_t step, uint32_t rank)
 
 Test(client_flow, a_plan_only_group_gets_mappings)
 {
-    ranks_run(3, daemon_.dir, board, plan_only, NULL);
+    ranks_run(3, rig.daemon.dir, rig.board, plan_only, NULL);
     for (uint64_t step = 0; step < 20; step++) {
         for (uint32_t r = 0; r < 3; r++)
             for (uint32_t i = 0; i < RANKS_SAMPLES; i++)
-                cr_assert_eq(board->got[step][r][i], i < always_4(step, r));
+                cr_assert_eq(rig.board->got[step][r][i], i < always_4(step, r));
     }
 }
 
@@ -431,7 +407,7 @@ static int arrival_order(const struct rank_context *c)
 
     load_declare(p, 0);
     for (uint64_t step = 0; step < 4; step++) {
-        submit(p, step, c->rank, 5, 0);
+        rig_submit(p, step, c->rank, 5, 0);
         for (uint32_t at = 0; at < 5;) {
             const struct poise_batch *b;
             EXPECT(poise_next(p, 0, -1, &b, &err) == 0, "%s", err.text);
@@ -450,8 +426,8 @@ Test(client_flow, shadow_and_off_deliver_arrival_order)
 {
     const uint32_t shadow = POISE_MODE_SHADOW, off = POISE_MODE_OFF;
 
-    ranks_run(3, daemon_.dir, board, arrival_order, &shadow);
-    ranks_run(3, daemon_.dir, board, arrival_order, &off);
+    ranks_run(3, rig.daemon.dir, rig.board, arrival_order, &shadow);
+    ranks_run(3, rig.daemon.dir, rig.board, arrival_order, &off);
 }
 
 /* Two tensor-parallel peers opened as ranks of their own. */
@@ -464,7 +440,7 @@ static int twins(const struct rank_context *c)
 
     load_declare(p, 0);
     for (uint64_t step = 0; step < 5; step++) {
-        submit(p, step, c->rank < 2 ? 0 : c->rank, 5, 0);
+        rig_submit(p, step, c->rank < 2 ? 0 : c->rank, 5, 0);
         const struct poise_batch *b;
         struct poise_err err;
         for (bool last = false; !last;) {
@@ -482,7 +458,7 @@ static int twins(const struct rank_context *c)
 
 Test(client_flow, ranks_that_submit_the_same_are_warned_of)
 {
-    ranks_run(3, daemon_.dir, board, twins, NULL);
+    ranks_run(3, rig.daemon.dir, rig.board, twins, NULL);
 }
 
 /* --------------------------------------------------------------------------------------------------------- replicas */
@@ -556,7 +532,7 @@ Test(client_flow, replicas_see_the_same_and_a_differing_one_is_named)
 
     for (uint32_t i = 0; i < 6; i++) {
         struct rank_context context = {
-            .rank = i / 2, .replica = i % 2, .n_ranks = 3, .dir = daemon_.dir, .board = board};
+            .rank = i / 2, .replica = i % 2, .n_ranks = 3, .dir = rig.daemon.dir, .board = rig.board};
         pid[i] = rank_start(&context, replica);
     }
     for (uint32_t i = 0; i < 6; i++)
@@ -564,6 +540,6 @@ Test(client_flow, replicas_see_the_same_and_a_differing_one_is_named)
     for (uint64_t step = 0; step < 8; step++) {
         for (uint32_t r = 0; r < 3; r++)
             for (uint32_t i = 0; i < 4; i++)
-                cr_assert_eq(board->got[step][r][i], step == 5 ? 0 : 2, "step %d", (int)step);
+                cr_assert_eq(rig.board->got[step][r][i], step == 5 ? 0 : 2, "step %d", (int)step);
     }
 }

@@ -12,40 +12,9 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "daemon.h"
-#include "ranks.h"
+#include "rig.h"
 
-static struct test_daemon daemon_;
-static struct board *board;
-
-static void begin(void)
-{
-    board = board_new();
-    test_daemon_start(&daemon_, NULL);
-}
-
-static void end(void)
-{
-    test_daemon_end(&daemon_);
-    board_free(board);
-}
-
-TestSuite(client_open, .init = begin, .fini = end);
-
-/* What sanitizers cost. */
-#ifdef __SANITIZE_ADDRESS__
-#define SLOWER 5
-#else
-#define SLOWER 1
-#endif
-
-static uint64_t now_ms(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
+TestSuite(client_open, .init = rig_begin, .fini = rig_end);
 
 static uint32_t n_entries(const char *path)
 {
@@ -77,7 +46,7 @@ static uint32_t n_maps(void)
 static void expect_open(struct poise_options opt, int code, uint64_t within_ms, const char *first, const char *second)
 {
     uint32_t fds = n_entries("/proc/self/fd"), threads = n_entries("/proc/self/task"), maps = n_maps();
-    uint64_t begin_ms = now_ms();
+    uint64_t begin_ms = rig_now_ms();
     struct poise *p = (struct poise *)&p;
     struct poise_err err = {0};
     int rc = poise_open(&opt, &p, &err);
@@ -86,7 +55,7 @@ static void expect_open(struct poise_options opt, int code, uint64_t within_ms, 
     EXPECT(p == (struct poise *)&p, "the output was touched");
     EXPECT(strstr(err.text, first) && strstr(err.text, second), "\"%s\" does not say \"%s\" and \"%s\"", err.text,
            first, second);
-    EXPECT(now_ms() - begin_ms <= within_ms * SLOWER, "it took %d ms", (int)(now_ms() - begin_ms));
+    EXPECT(rig_now_ms() - begin_ms <= within_ms * RIG_SLOWER, "it took %d ms", (int)(rig_now_ms() - begin_ms));
     EXPECT(n_entries("/proc/self/fd") == fds, "%u descriptors instead of %u", n_entries("/proc/self/fd"), fds);
     EXPECT(n_entries("/proc/self/task") == threads, "threads are left");
     EXPECT(n_maps() == maps, "%u memfds are mapped", n_maps());
@@ -104,7 +73,7 @@ static int absent(const struct rank_context *c)
 
 Test(client_open, an_absent_daemon_is_an_error_that_says_to_start_it)
 {
-    ranks_run(1, daemon_.dir, board, absent, NULL);
+    ranks_run(1, rig.daemon.dir, rig.board, absent, NULL);
 }
 
 /* The folder may not be searched: what systemd's RuntimeDirectoryMode would do to other users. */
@@ -121,9 +90,9 @@ Test(client_open, a_socket_that_may_not_be_opened_is_named)
 {
     if (getuid() != 0)
         return; /* only root can become somebody else */
-    cr_assert_eq(chmod(daemon_.dir, 0700), 0);
-    ranks_run(1, daemon_.dir, board, not_permitted, NULL);
-    cr_assert_eq(chmod(daemon_.dir, 0755), 0);
+    cr_assert_eq(chmod(rig.daemon.dir, 0700), 0);
+    ranks_run(1, rig.daemon.dir, rig.board, not_permitted, NULL);
+    cr_assert_eq(chmod(rig.daemon.dir, 0755), 0);
 }
 
 static int stopped_daemon(const struct rank_context *c)
@@ -137,9 +106,9 @@ static int stopped_daemon(const struct rank_context *c)
 
 Test(client_open, a_daemon_that_does_not_answer_is_no_hang)
 {
-    cr_assert_eq(kill(daemon_.pid, SIGSTOP), 0);
-    ranks_run(1, daemon_.dir, board, stopped_daemon, NULL);
-    cr_assert_eq(kill(daemon_.pid, SIGCONT), 0);
+    cr_assert_eq(kill(rig.daemon.pid, SIGSTOP), 0);
+    ranks_run(1, rig.daemon.dir, rig.board, stopped_daemon, NULL);
+    cr_assert_eq(kill(rig.daemon.pid, SIGCONT), 0);
 }
 
 static int alone(const struct rank_context *c)
@@ -166,7 +135,7 @@ static int alone_of_many(const struct rank_context *c)
 
 Test(client_open, peers_that_never_come)
 {
-    struct rank_context context = {.rank = 1, .n_ranks = 3, .dir = daemon_.dir, .board = board};
+    struct rank_context context = {.rank = 1, .n_ranks = 3, .dir = rig.daemon.dir, .board = rig.board};
 
     cr_assert_eq(rank_wait(rank_start(&context, alone)), 0);
     cr_assert_eq(rank_wait(rank_start(&context, alone_of_many)), 0);
@@ -183,7 +152,7 @@ static int differ(const struct rank_context *c)
 
 Test(client_open, options_that_differ_fail_on_every_rank_naming_both)
 {
-    ranks_run(3, daemon_.dir, board, differ, NULL);
+    ranks_run(3, rig.daemon.dir, rig.board, differ, NULL);
 }
 
 static int n_differs(const struct rank_context *c)
@@ -197,7 +166,7 @@ static int n_differs(const struct rank_context *c)
 
 Test(client_open, numbers_of_ranks_that_differ)
 {
-    ranks_run(2, daemon_.dir, board, n_differs, NULL);
+    ranks_run(2, rig.daemon.dir, rig.board, n_differs, NULL);
 }
 
 /* libzmq would abort the process. */
@@ -213,7 +182,7 @@ static int no_descriptors(const struct rank_context *c)
 
 Test(client_open, a_limit_of_descriptors_that_is_too_low)
 {
-    ranks_run(1, daemon_.dir, board, no_descriptors, NULL);
+    ranks_run(1, rig.daemon.dir, rig.board, no_descriptors, NULL);
 }
 
 static int open_early(const struct rank_context *c)
@@ -232,20 +201,20 @@ static int open_early(const struct rank_context *c)
 
 Test(client_open, poised_restarts_while_a_rank_waits_for_its_peers)
 {
-    struct rank_context context = {.n_ranks = 2, .dir = daemon_.dir, .board = board};
+    struct rank_context context = {.n_ranks = 2, .dir = rig.daemon.dir, .board = rig.board};
     pid_t pid[2];
 
     pid[0] = rank_start(&context, open_early);
     for (bool joined = false; !joined;) {
         const struct timespec pause_ = {.tv_nsec = 2000000};
         char *body = NULL;
-        cr_assert_eq(test_daemon_http(&daemon_, false, "/status", &body), 200);
+        cr_assert_eq(test_daemon_http(&rig.daemon, false, "/status", &body), 200);
         joined = strstr(body, "early") != NULL;
         free(body);
         nanosleep(&pause_, NULL);
     }
-    test_daemon_kill(&daemon_);
-    test_daemon_restart(&daemon_, NULL);
+    test_daemon_kill(&rig.daemon);
+    test_daemon_restart(&rig.daemon, NULL);
     context.rank = 1;
     pid[1] = rank_start(&context, open_early);
     cr_assert_eq(rank_wait(pid[0]), 0);
@@ -262,7 +231,7 @@ static int bad_name(const struct rank_context *c)
 
 Test(client_open, a_name_that_cannot_be_sent_is_refused_here)
 {
-    ranks_run(1, daemon_.dir, board, bad_name, NULL);
+    ranks_run(1, rig.daemon.dir, rig.board, bad_name, NULL);
 }
 
 /* ------------------------------------------------------------------------------------------------------ left behind */
@@ -297,7 +266,7 @@ static int open_and_close(const struct rank_context *c)
 
 Test(client_open, a_closed_handle_leaves_nothing)
 {
-    ranks_run(3, daemon_.dir, board, open_and_close, NULL);
+    ranks_run(3, rig.daemon.dir, rig.board, open_and_close, NULL);
 }
 
 static int two_handles(const struct rank_context *c)
@@ -324,7 +293,7 @@ static int two_handles(const struct rank_context *c)
 
 Test(client_open, two_groups_of_a_job_do_not_meet)
 {
-    ranks_run(2, daemon_.dir, board, two_handles, NULL);
+    ranks_run(2, rig.daemon.dir, rig.board, two_handles, NULL);
 }
 
 /* ------------------------------------------------------------------------------------------------------------- fork */
@@ -382,7 +351,7 @@ static int fork_worker(const struct rank_context *c)
 
 Test(client_open, a_child_of_a_fork_may_not_use_the_handle)
 {
-    ranks_run(2, daemon_.dir, board, fork_worker, NULL);
+    ranks_run(2, rig.daemon.dir, rig.board, fork_worker, NULL);
 }
 
 /* -------------------------------------------------------------------------------------------------------- interrupt */
@@ -427,7 +396,7 @@ static int interrupt(const struct rank_context *c)
 
 Test(client_open, an_interrupt_ends_waits)
 {
-    ranks_run(1, daemon_.dir, board, interrupt, NULL);
+    ranks_run(1, rig.daemon.dir, rig.board, interrupt, NULL);
 }
 
 /* Rank 1 submits the second step when rank 0 is about to close, which has to wait for it. */
@@ -458,7 +427,7 @@ static int interrupted_before_close(const struct rank_context *c)
 
 Test(client_open, an_interrupt_before_close_does_not_hurry_it)
 {
-    ranks_run(2, daemon_.dir, board, interrupted_before_close, NULL);
+    ranks_run(2, rig.daemon.dir, rig.board, interrupted_before_close, NULL);
 }
 
 static int interrupted_in_close(const struct rank_context *c)
@@ -486,5 +455,5 @@ static int interrupted_in_close(const struct rank_context *c)
 
 Test(client_open, an_interrupt_ends_a_close_that_waits)
 {
-    ranks_run(2, daemon_.dir, board, interrupted_in_close, NULL);
+    ranks_run(2, rig.daemon.dir, rig.board, interrupted_in_close, NULL);
 }

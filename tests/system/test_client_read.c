@@ -8,33 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon.h"
-#include "ranks.h"
+#include "rig.h"
 
-static struct test_daemon daemon_;
-static struct board *board;
-
-static void begin(void)
-{
-    board = board_new();
-    test_daemon_start(&daemon_, NULL);
-}
-
-static void end(void)
-{
-    test_daemon_end(&daemon_);
-    board_free(board);
-}
-
-TestSuite(client_read, .init = begin, .fini = end);
-
-static void submit(struct poise *p, uint64_t step, uint32_t rank, uint32_t n, uint32_t flags)
-{
-    struct poise_err err = {0};
-    int rc = load_submit(p, step, rank, n, flags, &err);
-
-    EXPECT(rc == 0, "submit of step %d: %d %s", (int)step, rc, err.text);
-}
+TestSuite(client_read, .init = rig_begin, .fini = rig_end);
 
 static int iterators(const struct rank_context *c)
 {
@@ -44,7 +20,7 @@ static int iterators(const struct rank_context *c)
 
     load_declare(p, 0);
     for (uint64_t step = 0; step < 6; step++) {
-        submit(p, step, c->rank, 6, 0);
+        rig_submit(p, step, c->rank, 6, 0);
         if (step == 0)
             continue;
         for (uint32_t iterator = 0; iterator < 3; iterator++) /* one step behind */
@@ -64,9 +40,9 @@ static uint32_t always_6(uint64_t step, uint32_t rank)
 
 Test(client_read, every_iterator_reads_every_micro_batch)
 {
-    ranks_run(2, daemon_.dir, board, iterators, NULL);
+    ranks_run(2, rig.daemon.dir, rig.board, iterators, NULL);
     for (uint64_t step = 0; step < 6; step++)
-        board_check(board, step, 2, always_6);
+        board_check(rig.board, step, 2, always_6);
 }
 
 #define HELD 6
@@ -83,7 +59,7 @@ static int hold(const struct rank_context *c)
 
     load_declare(p, 0);
     for (uint64_t step = 0; step < HELD; step++) {
-        submit(p, step, c->rank, 6, 0);
+        rig_submit(p, step, c->rank, 6, 0);
         for (bool last = false; !last; n_held++) {
             EXPECT(poise_next(p, 0, -1, &held[n_held], &err) == 0, "%s", err.text);
             last = held[n_held]->micro_batch + 1 == held[n_held]->n_micro_batches;
@@ -101,9 +77,9 @@ static int hold(const struct rank_context *c)
 
 Test(client_read, held_batches_do_not_change_until_released_also_after_close)
 {
-    ranks_run(2, daemon_.dir, board, hold, NULL);
+    ranks_run(2, rig.daemon.dir, rig.board, hold, NULL);
     for (uint64_t step = 0; step < HELD; step++)
-        board_check(board, step, 2, always_6);
+        board_check(rig.board, step, 2, always_6);
 }
 
 static struct poise_sample big_sample(const void *data, int64_t bytes, struct poise_value *value)
@@ -157,7 +133,7 @@ static int fill_memory(const struct rank_context *c)
 
 Test(client_read, memory_that_held_batches_fill_is_an_error_that_says_so)
 {
-    ranks_run(1, daemon_.dir, board, fill_memory, NULL);
+    ranks_run(1, rig.daemon.dir, rig.board, fill_memory, NULL);
 }
 
 /* Rank 1 never reads, so step 2 stays in rank 0's arena; rank 0 does not wait for ever. Receive memory: two steps. */
@@ -188,7 +164,7 @@ static int close_early(const struct rank_context *c)
 
 Test(client_read, closing_without_reading_keeps_no_sender_waiting)
 {
-    ranks_run(2, daemon_.dir, board, close_early, NULL);
+    ranks_run(2, rig.daemon.dir, rig.board, close_early, NULL);
 }
 
 static int close_alone(const struct rank_context *c)
@@ -217,7 +193,7 @@ static int close_alone(const struct rank_context *c)
 
 Test(client_read, closing_does_not_wait_for_ever_for_a_peer_that_does_not_submit)
 {
-    ranks_run(2, daemon_.dir, board, close_alone, NULL);
+    ranks_run(2, rig.daemon.dir, rig.board, close_alone, NULL);
 }
 
 /* One thread submits, two read an iterator each, a fourth releases. */
@@ -235,7 +211,7 @@ static void *submit_all(void *arg)
     struct readers *r = arg;
 
     for (uint64_t step = 0; step < N_THREAD_STEPS; step++)
-        submit(r->p, step, r->c->rank, 6, step % 2 ? LOAD_IN_ARENA : 0);
+        rig_submit(r->p, step, r->c->rank, 6, step % 2 ? LOAD_IN_ARENA : 0);
     return NULL;
 }
 
@@ -304,9 +280,9 @@ static int threads(const struct rank_context *c)
 
 Test(client_read, four_threads_share_a_handle)
 {
-    ranks_run(2, daemon_.dir, board, threads, NULL);
+    ranks_run(2, rig.daemon.dir, rig.board, threads, NULL);
     for (uint64_t step = 0; step < N_THREAD_STEPS; step++)
-        board_check(board, step, 2, always_6);
+        board_check(rig.board, step, 2, always_6);
 }
 
 /* One sample is longer than the cap of a micro-batch. */
@@ -346,6 +322,6 @@ static int giant(const struct rank_context *c)
 
 Test(client_read, a_sample_above_the_cap_is_alone_and_warned_of_once)
 {
-    ranks_run(2, daemon_.dir, board, giant, NULL);
-    cr_assert_eq(board->flag[0], 3, "%u of 3", board->flag[0]);
+    ranks_run(2, rig.daemon.dir, rig.board, giant, NULL);
+    cr_assert_eq(rig.board->flag[0], 3, "%u of 3", rig.board->flag[0]);
 }

@@ -11,9 +11,8 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "daemon.h"
 #include "proto/record.h"
-#include "ranks.h"
+#include "rig.h"
 
 #define N_RANKS 4
 #define N_STEPS 10
@@ -21,23 +20,19 @@
 
 enum { FLAG_READ, FLAG_NOTES };
 
-static struct test_daemon daemon_;
-static struct board *board;
 static char folder[64], path[96];
 
 static void begin(void)
 {
-    board = board_new();
     strcpy(folder, "/tmp/poise-record-XXXXXX");
     cr_assert(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/record", folder);
-    test_daemon_start(&daemon_, NULL);
+    rig_begin();
 }
 
 static void end(void)
 {
-    test_daemon_end(&daemon_);
-    board_free(board);
+    rig_end();
     unlink(path);
     rmdir(folder);
 }
@@ -121,7 +116,7 @@ Test(record, every_step_is_explained)
 {
     struct run run = {.job = "record", .record = path, .n_steps = N_STEPS, .n_samples = 7};
 
-    ranks_run(N_RANKS, daemon_.dir, board, train, &run);
+    ranks_run(N_RANKS, rig.daemon.dir, rig.board, train, &run);
     cr_assert_eq(count_same(), N_STEPS);
     cr_assert(explain_says("--step 3 --rank 2", "sample 0 of rank 2"));
     cr_assert(explain_says("--step 3", "What limited it"));
@@ -133,7 +128,7 @@ Test(record, every_step_is_explained)
 Test(record, a_killed_poised_leaves_no_hole)
 {
     struct run run = {.job = "killed", .record = path, .n_steps = 4 * N_STEPS, .n_samples = 7, .compute_ms = 10};
-    struct rank_context context = {.n_ranks = N_RANKS, .dir = daemon_.dir, .board = board, .arg = &run};
+    struct rank_context context = {.n_ranks = N_RANKS, .dir = rig.daemon.dir, .board = rig.board, .arg = &run};
     pid_t pid[N_RANKS];
 
     for (uint32_t r = 0; r < N_RANKS; r++) {
@@ -141,9 +136,9 @@ Test(record, a_killed_poised_leaves_no_hole)
         pid[r] = rank_start(&context, train);
     }
     for (uint32_t at = 5; at <= 25; at += 10) {
-        board_wait(board, FLAG_READ, at);
-        test_daemon_kill(&daemon_);
-        test_daemon_restart(&daemon_, NULL);
+        board_wait(rig.board, FLAG_READ, at);
+        test_daemon_kill(&rig.daemon);
+        test_daemon_restart(&rig.daemon, NULL);
     }
     for (uint32_t r = 0; r < N_RANKS; r++)
         cr_assert_eq(rank_wait(pid[r]), 0, "rank %u", r);
@@ -172,7 +167,7 @@ static int train_shadow(const struct rank_context *c)
 /* What was not delivered, and a step that was an error; simulate plans the same steps. */
 Test(record, shadow_replicas_and_errors_are_recorded)
 {
-    struct rank_context context = {.n_ranks = 2, .dir = daemon_.dir, .board = board, .arg = path};
+    struct rank_context context = {.n_ranks = 2, .dir = rig.daemon.dir, .board = rig.board, .arg = path};
     char command[768], program[512];
     pid_t pid[4];
 
@@ -197,7 +192,7 @@ Test(record, a_torn_file_is_read_to_its_last_whole_step)
     struct run run = {.job = "torn", .record = path, .n_steps = N_STEPS, .n_samples = 7};
     struct stat st;
 
-    ranks_run(N_RANKS, daemon_.dir, board, train, &run);
+    ranks_run(N_RANKS, rig.daemon.dir, rig.board, train, &run);
     cr_assert_eq(stat(path, &st), 0);
     cr_assert_eq(truncate(path, st.st_size - RECORD_HEAD_BYTES - 5), 0); /* into the last step's block */
     cr_assert_eq(count_same(), N_STEPS - 1);
@@ -216,10 +211,10 @@ Test(record, the_limit_ends_it_with_one_notice)
     struct stat st;
     uint32_t n;
 
-    ranks_run(N_RANKS, daemon_.dir, board, train, &run);
+    ranks_run(N_RANKS, rig.daemon.dir, rig.board, train, &run);
     cr_assert_eq(stat(path, &st), 0);
     cr_assert_leq(st.st_size, 65536);
-    cr_assert_eq(board->flag[FLAG_NOTES], 1);
+    cr_assert_eq(rig.board->flag[FLAG_NOTES], 1);
     n = count_same();
     cr_assert(n > 0 && n < N_LIMIT_STEPS, "%u steps", n);
     cr_assert(explain_says("", "at its limit"));
@@ -242,8 +237,8 @@ Test(record, a_file_that_cannot_be_written_is_an_error_at_open)
     FILE *file = fopen(path, "w");
 
     cr_assert(file && fputs("mine", file) >= 0 && fclose(file) == 0);
-    ranks_run(1, daemon_.dir, board, open_only, path);
-    ranks_run(1, daemon_.dir, board, open_only, "/nonexistent/record");
+    ranks_run(1, rig.daemon.dir, rig.board, open_only, path);
+    ranks_run(1, rig.daemon.dir, rig.board, open_only, "/nonexistent/record");
     cr_assert(explain_says("", "not a record"));
 }
 
@@ -262,7 +257,7 @@ static int open_differs(const struct rank_context *c)
 /* And a file that nothing was written to does not stay behind, where it would be in the way of the next attempt. */
 Test(record, ranks_that_do_not_agree_on_it_are_named)
 {
-    ranks_run(2, daemon_.dir, board, open_differs, path);
+    ranks_run(2, rig.daemon.dir, rig.board, open_differs, path);
     cr_assert_eq(access(path, F_OK), -1);
 }
 
@@ -274,10 +269,10 @@ Test(record, a_full_disk_stops_the_record_and_not_the_training)
     if (mount("tmpfs", folder, "tmpfs", 0, "size=64k") < 0)
         cr_skip_test("no tmpfs may be mounted here");
     run.record = path;
-    ranks_run(N_RANKS, daemon_.dir, board, train, &run);
+    ranks_run(N_RANKS, rig.daemon.dir, rig.board, train, &run);
     n = count_same();
     unlink(path);
     umount(folder);
     cr_assert(n > 0 && n < N_LIMIT_STEPS, "%u steps", n);
-    cr_assert_eq(board->flag[FLAG_NOTES], 1);
+    cr_assert_eq(rig.board->flag[FLAG_NOTES], 1);
 }
