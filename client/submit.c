@@ -520,6 +520,8 @@ int poise_end(struct poise *p, uint64_t step, int64_t timeout_ms, struct poise_e
     bool known = p->rank_ended || (p->group_ended && step >= ledger_next_submit(p->ledger));
     pthread_mutex_unlock(&p->lock);
     rc = known ? 0 : submit_without(p, step, WIRE_META_END, NULL, timeout_ms, err);
+    if (rc == -ENODATA)
+        rc = 0; /* the group's data ended meanwhile */
     handle_leave(p);
     return rc;
 }
