@@ -66,7 +66,8 @@ sys.path.insert(0, str(PACKAGE))
 
 def main(module: Any = "__main__") -> None:
     """Runs the tests of a module, and ends the program."""
-    program = unittest.main(module=module, argv=sys.argv[:1], exit=False)
+    alone = module == "__main__"
+    program = unittest.main(module=module, argv=sys.argv if alone else sys.argv[:1], exit=False)
     result = program.result
     if not result.wasSuccessful():
         sys.exit(1)

@@ -9,6 +9,7 @@ for; they are small and outlive the slot.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -98,11 +99,18 @@ class Mapping(NamedTuple):
 class Hold:
     """Owns a batch of the library until nothing refers to it. The library writes the batch into `pointer`."""
 
-    __slots__ = ("pointer", "_release", "__weakref__")
+    __slots__ = ("pointer", "_release", "_forked", "__weakref__")
 
     def __init__(self, release: Any) -> None:
         self.pointer = ctypes.c_void_p()
         self._release = release
+        self._forked = _forks
+
+    def check(self) -> None:
+        """An error in a child process, where touching the memory would be the end of it."""
+        if self._forked != _forks:
+            raise UseAfterFork("the batch belongs to the parent process: what it holds is not there in a child, unless copied",
+                               -errno.EPERM)
 
     def drop(self) -> None:
         """Gives the batch back now, whoever still looks at it."""
@@ -124,6 +132,9 @@ class _Own:
         address = ctypes.addressof(ctypes.c_char.from_buffer(self.block))
         self.address = (address + 63) & ~63
 
+    def check(self) -> None:
+        """Fine in a child process as well."""
+
 
 class Batch:
     """One balanced micro-batch.
@@ -136,7 +147,7 @@ class Batch:
     """
 
     __slots__ = ("step", "micro_batch", "n_micro_batches", "n_samples", "plan_id", "_n_fields", "_addresses", "_hold", "_rows",
-                 "_totals", "_mapping", "_names", "_phases", "_forked", "_moved", "_tables", "__weakref__")
+                 "_totals", "_mapping", "_names", "_phases", "_moved", "_tables", "__weakref__")
 
     def __init__(self, hold: Hold, phases: Sequence[str] = ()) -> None:
         (self.step, self.micro_batch, self.n_micro_batches, self.n_samples, self._n_fields, rows, row_size, fields, tensor_size,
@@ -144,7 +155,6 @@ class Batch:
         self._addresses = rows, row_size, fields, tensor_size, values, totals, mapping
         self._hold: Any = hold
         self._phases = phases
-        self._forked = _forks
         self._rows: list[Row] | None = None
         self._totals: Totals | None = None
         self._mapping: Mapping | None = None
@@ -157,9 +167,7 @@ class Batch:
     def _check(self) -> None:
         if self._hold is None:
             raise InvalidInput(f"micro-batch {self.micro_batch} of step {self.step} was released")
-        if self._forked != _forks:
-            raise UseAfterFork(f"micro-batch {self.micro_batch} of step {self.step} belongs to the parent process: what a batch "
-                               "holds is not there in a child", -1)
+        self._hold.check()
 
     @property
     def rows(self) -> list[Row]:

@@ -13,6 +13,7 @@ import ctypes
 import errno
 import gc
 import logging
+import os
 import re
 import sys
 import threading
@@ -38,6 +39,8 @@ _KEPT_NOTES = 256
 _SEVERITIES = {_c.INFO: "info", _c.WARNING: "warning", _c.ERROR: "error"}
 _SAMPLE_BYTES = ctypes.sizeof(_c.Sample)
 _INPUT_ERRORS = (-errno.EINVAL, -errno.ERANGE, -errno.E2BIG)
+
+_HERE = os.path.dirname(__file__) + os.sep
 
 _log = logging.getLogger("poise")
 _open_groups: weakref.WeakSet[Group] = weakref.WeakSet()
@@ -151,7 +154,7 @@ class Group:
                 raise _waited(_c.error(err, rc), now - begin)
             else:
                 held_since = None
-            self._poll_notices(4)
+            self._poll_notices()
 
     # ------------------------------------------------------------------------------------------------------- submitting
 
@@ -174,7 +177,7 @@ class Group:
         Waits while it is more than prefetch_depth steps ahead of the one being read, at most `timeout` seconds (None:
         peer_timeout_ms). InvalidInput names sample and field; nothing has happened then: submit again, or fail().
         """
-        self._poll_notices(2)
+        self._poll_notices()
         packed = Packed(samples, self.phases, self._fields)
         try:
             self._wait(timeout, self._lib.poise_submit, step, packed.address, packed.n, _SAMPLE_BYTES)
@@ -232,7 +235,7 @@ class Group:
         Raises EndOfData, StepError (this step is bad on every rank; the next call goes on), Timeout naming what is waited for,
         Aborted, or OutOfMemory where held batches fill the memory.
         """
-        self._poll_notices(1)
+        self._poll_notices()
         if not 0 <= iterator < len(self._landing):
             raise InvalidInput(f"iterator {iterator}: the options say n_iterators {len(self._landing)}")
         hold = self._landing[iterator]
@@ -270,7 +273,7 @@ class Group:
 
     # ----------------------------------------------------------------------------------------------------------- insight
 
-    def _poll_notices(self, depth: int) -> None:
+    def _poll_notices(self) -> None:
         """Takes what the library has to say. Before a call rather than after it: where warnings are errors, none may come
         between a batch and its reader."""
         note = self._note
@@ -285,12 +288,12 @@ class Group:
             if one.severity == "info":
                 _log.info("step %d: %s", one.step, one.text)
             else:
-                warnings.warn(f"step {one.step}: {one.text}", PoiseWarning, stacklevel=depth + 2)
+                warnings.warn(f"step {one.step}: {one.text}", PoiseWarning, stacklevel=_level_outside())
 
     def notices(self) -> list[Note]:
         """All notices since the last call of this function, oldest first (the last 256). Those above "info" were also given to
         warnings.warn() by submit() or next()."""
-        self._poll_notices(1)
+        self._poll_notices()
         with self._lock:
             notes = list(self._notes)
             self._notes.clear()
@@ -355,6 +358,14 @@ class Group:
         return f"<poise.Group {self.group} rank {self.rank} of {self.n_ranks}{', closed' if self.closed else ''}>"
 
 
+def _level_outside() -> int:
+    """warnings' stacklevel of the line that called into this package, for the caller of this function."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
 def _waited(error: PoiseError, seconds: float) -> PoiseError:
     """The library knows of the last slice only."""
     error.text = re.sub(r"^waited \d+ ms", f"waited {round(seconds * 1000)} ms", error.text)
@@ -417,6 +428,16 @@ def _close(lib: ctypes.CDLL, p: int, report: bool) -> None:
         raise _c.error(err, rc)
     if rc < 0 and report and rc != -errno.EINTR:
         raise _c.error(err, rc)
+
+
+def _after_fork() -> None:
+    """In a child: threads that held a lock or were in a call are not there."""
+    for group in list(_open_groups):
+        group._lock = threading.Condition()
+        group._users = 0
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 @atexit.register

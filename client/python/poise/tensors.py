@@ -136,6 +136,7 @@ class TensorView:
         """The bytes, flat and writable (format "B"), of a contiguous tensor; keeps the batch's memory."""
         if self.nbytes == 0:
             return memoryview(bytearray())
+        self._owner.check()
         if not self.contiguous:
             raise InvalidInput(f"{self.name}: a sample's part of a padded field is not contiguous (shape {self.shape}, strides "
                                f"{self.strides}): use torch(), tobytes() or tolist()")
@@ -149,6 +150,7 @@ class TensorView:
             raise InvalidInput(f"{self.name}: this torch ({torch.__version__}) has no {self.dtype}")
         if self.nbytes == 0:
             return torch.empty(self.shape, dtype=kind)
+        self._owner.check()
         span = self._span()
         size = self.itemsize
         flat = torch.frombuffer(window(self._address, span, self._owner), dtype=kind, count=span // size)
@@ -161,6 +163,7 @@ class TensorView:
         """numpy.asarray(view) makes an array over the same memory, which keeps it."""
         if not _TYPESTR[self.code]:
             raise AttributeError(f"{self.name}: {self.dtype} has no numpy type")
+        self._owner.check()
         return {"version": 3, "typestr": _TYPESTR[self.code], "shape": self.shape, "strides": self.strides,
                 "data": (self._address if self.nbytes else 1, False)}
 
@@ -168,6 +171,7 @@ class TensorView:
         """A copy of the elements in C order."""
         if self.nbytes == 0:
             return b""
+        self._owner.check()
         if self.contiguous:
             return ctypes.string_at(self._address, self.nbytes)
         run, rest = self.itemsize, len(self.shape)
