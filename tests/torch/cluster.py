@@ -70,12 +70,12 @@ class _Unix(http.client.HTTPConnection):
 
 
 class Poised:
-    """A poised of our own in a temporary directory."""
+    """A poised of our own in a temporary directory; flags as on its command line."""
 
-    def __init__(self) -> None:
+    def __init__(self, *flags: str) -> None:
         self.dir = tempfile.mkdtemp(prefix="poise-test-")
         self.log = open(f"{self.dir}/log", "w+")
-        self.process = subprocess.Popen([str(BUILD / "poised"), "--socket-dir", self.dir], stdout=self.log, stderr=self.log)
+        self.process = subprocess.Popen([str(BUILD / "poised"), "--socket-dir", self.dir, *flags], stdout=self.log, stderr=self.log)
         end = time.monotonic() + DEADLINE
         while not self._answers():
             if self.process.poll() is not None or time.monotonic() > end:

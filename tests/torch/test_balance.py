@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import unittest
 import warnings
 
@@ -212,6 +213,9 @@ def many_epochs(rank):
             self.epoch = epoch
 
     dataset = loading.Samples(rank, 8)
+    read = []
+    dataset.__class__ = type("Counting", (loading.Samples,), {
+        "__getitem__": lambda self, i: (read.append(i), loading.Samples.__getitem__(self, i))[1]})
     loader = torch.utils.data.DataLoader(dataset, batch_size=4, sampler=Sampler(dataset), collate_fn=loading.collate)
     balanced = poise.balance(loader, length)
     for epoch in range(15):
@@ -219,11 +223,13 @@ def many_epochs(rank):
         assert (dataset.epoch, loader.sampler.epoch) == (epoch, epoch)
         assert len(ids_of(balanced)) == 2
         assert balanced.info.step == 2 * epoch + 1
+        assert len(read) == 8 * (epoch + 1)  # prefetch has not begun the next epoch
     return len(os.listdir("/proc/self/fd"))
 
 
 def two_at_once(rank):
-    train, evaluate = poise.balance(loader_of(rank), length), poise.balance(loader_of(rank + 2, n=8), length)
+    # The inner loader forks its workers while the outer group and its threads are alive.
+    train, evaluate = poise.balance(loader_of(rank, 1), length), poise.balance(loader_of(rank + 2, 1, n=8), length)
     seen, inner = [], []
     for batch in train:
         seen.append(batch["id"])
@@ -246,7 +252,50 @@ def in_a_child(rank):
     return code, len(list(iterator))
 
 
+class Threads:
+    """A loader that says which thread runs it."""
+
+    def __init__(self, rank):
+        self.rank, self.at, self.seen = rank, 0, []
+
+    def __iter__(self):
+        self.seen.append(("iter", threading.current_thread() is threading.main_thread()))
+        return self
+
+    def __next__(self):
+        self.seen.append(("next", threading.current_thread() is threading.main_thread()))
+        self.at += 1
+        if self.at > 5:
+            raise StopIteration
+        return [loading.make(1000 * self.rank + self.at)]
+
+
+def in_threads(rank, background):
+    loader = Threads(rank)
+    assert len(list(poise.balance(loader, length, background=background))) == 5
+    return sorted(set(loader.seen))
+
+
+def replicas(process):
+    """Two ranks of two replicas each: those of one rank read the same data and must see the same micro-batches."""
+    rank, replica = divmod(process, 2)
+    balanced = poise.balance(loader_of(rank, 1), length, rank=rank, n_ranks=2, replica=replica, n_replicas=2)
+    return ids_of(balanced)
+
+
 class Loops(cluster.Case):
+    def test_who_runs_the_loader(self):
+        for seen in self.ranks(in_threads, 2, None):
+            self.assertEqual([("iter", True), ("next", True)], seen)
+        for seen in self.ranks(in_threads, 2, True):
+            self.assertEqual([("iter", True), ("next", False)], seen)
+
+    def test_replicas_see_the_same(self):
+        results = self.ranks(replicas, 4)
+        self.assertEqual(results[0], results[1])
+        self.assertEqual(results[2], results[3])
+        self.assertEqual(expected(2), flat([results[0], results[2]]))
+
     def test_break_and_close_with_steps_in_flight(self):
         for workers in (0, 2):
             for first, second, step, third in self.ranks(leaving, 2, workers):

@@ -14,6 +14,7 @@ Every iteration over it is a group of its own: prefetch never crosses an epoch's
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import warnings
 import weakref
@@ -193,7 +194,8 @@ class Balanced:
 
     def _refuse_open_network(self, group: Group) -> None:
         """Unpickling runs what the bytes say, so bytes that anybody in the network may have sent are not unpickled."""
-        if self._options.get("payload") == "plain" and group.stats()["epoch_n_local"] < group.n_ranks * group.n_replicas:
+        plain = (self._options.get("payload") or os.environ.get("POISE_PAYLOAD")) == "plain"
+        if plain and group.stats()["epoch_n_local"] < group.n_ranks * group.n_replicas:
             raise InvalidInput("balance() unpickles samples, and with payload=\"plain\" anybody who reaches the ranks' ports can send "
                                "some: leave payload at \"curve\", or use poise.Group with declared fields, which unpickles nothing")
 
