@@ -118,6 +118,14 @@ class Cutting(unittest.TestCase):
             self.assertEqual(vlm.bits(batch[key]), vlm.bits(again[key]))
         self.assertEqual([vlm.bits(t) for t in batch["tensors"]], [vlm.bits(t) for t in again["tensors"]])
 
+    def test_a_text_as_wide_as_a_row_of_another_key(self):
+        made = collated()
+        for width in (7, 4, 9):
+            batch = {"input_ids": torch.ones(2, width, dtype=torch.int64), "box": torch.arange(8).reshape(2, 4)}
+            parts = made.cut(batch)
+            check_first(batch, parts)
+            self.assertEqual("sample", parts.frame.rules["box"].kind)
+
     def test_counts_may_be_told(self):
         batch = {
             "input_ids": torch.ones(3, 4, dtype=torch.int64),

@@ -170,6 +170,7 @@ class Sizes(unittest.TestCase):
             ((None, None, None, 1, iter([])), {}, "model_config_path is None"),
             ((None, vlm.MODEL, "reference:fast", 1, iter([])), {}, "reference:fast: post_global"),
             ((2, vlm.MODEL, None, 0, iter([])), {}, "len_model is 0"),
+            ((None, vlm.MODEL, None, 1, None), {}, "train_data_iterator is None in this process"),
             ((None, None, None, 1, iter([])), {"cost": [Phase("sight", 1)]}, "phase sight of cost= is not measured"),
             ((None, {"text_decoder": {"hidden_size": 8}}, None, 1, iter([])), {}, "lacks text_decoder.num_layers"),
         ):

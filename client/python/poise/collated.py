@@ -269,13 +269,16 @@ class Collated:
     def _rule(self, key: str, value: Any, n: int, width: int, found: Mapping[str, media.Media]) -> Rule:
         known = self.frame.rules.get(key)
         made = self._make_rule(key, value, n, width, found)
-        if known and (known.kind, known.dtype, known.shape) != (made.kind, made.dtype, made.shape):
-            raise wrong(
-                key,
-                f"was {known.kind} of {known.dtype} {list(known.shape)} a sample, now it is {made.kind} of "
-                f"{made.dtype} {list(made.shape)}: it must stay the same (fields= says what it is)",
-            )
-        return known or made
+        if known is None or (known.kind, known.dtype, known.shape) == (made.kind, made.dtype, made.shape):
+            return known or made
+        own = tuple(value.shape[: known.axis] + value.shape[known.axis + 1 :]) if made.kind == "text" else ()
+        if known.kind == "sample" and (known.dtype, known.shape) == (made.dtype, own):
+            return known  # the text happens to be as wide as this key's row
+        raise wrong(
+            key,
+            f"was {known.kind} of {known.dtype} {list(known.shape)} a sample, now it is {made.kind} of "
+            f"{made.dtype} {list(made.shape)}: it must stay the same (fields= says what it is)",
+        )
 
     def _make_rule(self, key: str, value: Any, n: int, width: int, found: Mapping[str, media.Media]) -> Rule:
         family = self.layout.family(key)

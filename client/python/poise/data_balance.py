@@ -83,8 +83,8 @@ class DataBalance:
             along the first one, nor (3, samples, tokens) as in position_ids.
         fields: {key: "text", "sample", "image", "video" or "audio"}: what a key is one row of.
         images_per_sample, videos_per_sample, audios_per_sample: a number, a key of the batch or a function of the
-            batch; None: as the tokens image_token_id, video_token_id and audio_token_id (None: the
-            configuration's) mark them.
+            batch; None: as the tokens image_token_id, video_token_id and audio_token_id mark them, one for merge_size^2
+            patches (all None: the configuration's).
         constants: keys whose value is the same on all ranks and in all steps, which is checked.
         recompute: {key: function of the balanced dict} for what the loader makes of its local batch.
         ignore_index, shift_labels, loss_tokens: loss tokens of a sample are the labels that are not ignore_index, the
@@ -102,87 +102,43 @@ class DataBalance:
         step: the step that the next call builds.
     """
 
-    def __init__(
-        self,
-        virtual_pipeline_model_parallel_size: int | None,
-        model_config_path: Any,
-        sorting_algo_name: str | None,
-        len_model: int,
-        train_data_iterator: Any,
-        *,
-        cost: str | Sequence[Phase] | None = None,
-        passes: Mapping[str, float] | None = None,
-        batch_key: str = "input_ids",
-        padding_side: str = "right",
-        pad_values: Mapping[str, float] | None = None,
-        pad_multiple: int = 1,
-        pad_to: int = 0,
-        pad_scope: str = "micro_batch",
-        batch_axis: Mapping[str, int] | None = None,
-        fields: Mapping[str, str] | None = None,
-        images_per_sample: PerSample = None,
-        videos_per_sample: PerSample = None,
-        audios_per_sample: PerSample = None,
-        image_token_id: int | None = None,
-        video_token_id: int | None = None,
-        audio_token_id: int | None = None,
-        constants: Sequence[str] = (),
-        recompute: Mapping[str, Callable[[dict[str, Any]], Any]] | None = None,
-        ignore_index: int = -100,
-        shift_labels: bool = True,
-        lengths: Callable[..., Any] | None = None,
-        loss_tokens: Callable[..., Any] | None = None,
-        pairwise: bool = False,
-        absent: str = "rows",
-        with_weights: bool = False,
-        lookahead: int = 1,
-        hetero_parallel: bool | None = None,
-        process_group: Any = None,
-        mesh: Any = None,
-        mesh_dim: Any = None,
-        rank: int | None = None,
-        n_ranks: int | None = None,
-        replica: int | None = None,
-        n_replicas: int | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, virtual_pipeline_model_parallel_size: int | None, model_config_path: Any,
+                 sorting_algo_name: str | None, len_model: int, train_data_iterator: Any, *,
+                 cost: str | Sequence[Phase] | None = None, passes: Mapping[str, float] | None = None,
+                 batch_key: str = "input_ids", padding_side: str = "right",
+                 pad_values: Mapping[str, float] | None = None, pad_multiple: int = 1, pad_to: int = 0,
+                 pad_scope: str = "micro_batch", batch_axis: Mapping[str, int] | None = None,
+                 fields: Mapping[str, str] | None = None, images_per_sample: PerSample = None,
+                 videos_per_sample: PerSample = None, audios_per_sample: PerSample = None,
+                 image_token_id: int | None = None, video_token_id: int | None = None,
+                 audio_token_id: int | None = None, merge_size: int | None = None, constants: Sequence[str] = (),
+                 recompute: Mapping[str, Callable[[dict[str, Any]], Any]] | None = None, ignore_index: int = -100,
+                 shift_labels: bool = True, lengths: Callable[..., Any] | None = None,
+                 loss_tokens: Callable[..., Any] | None = None, pairwise: bool = False, absent: str = "rows",
+                 with_weights: bool = False, lookahead: int = 1, hetero_parallel: bool | None = None,
+                 process_group: Any = None, mesh: Any = None, mesh_dim: Any = None, rank: int | None = None,
+                 n_ranks: int | None = None, replica: int | None = None, n_replicas: int | None = None,
+                 **options: Any) -> None:
         if model_config_path is None and cost is None:
             raise InvalidInput("model_config_path is None: the model's configuration is wanted, or cost=")
         model = model_cost(model_config_path, passes) if model_config_path is not None else ModelCost([])
+        model.image_token_id = model.image_token_id if image_token_id is None else image_token_id
+        model.video_token_id = model.video_token_id if video_token_id is None else video_token_id
+        model.audio_token_id = model.audio_token_id if audio_token_id is None else audio_token_id
         self._cost: str | list[Phase] = cost if isinstance(cost, str) else list(cost or _phases(model))
         self._phase_names = [phase.name for phase in phases_of(self._cost)]
         unknown = [name for name in self._phase_names if name not in _MEASURES]
         if unknown and lengths is None:
-            raise InvalidInput(
-                f"phase {unknown[0]} of cost= is not measured ({', '.join(_MEASURES)} are): pass lengths="
-            )
-        self._collated = Collated(
-            Layout(
-                batch_key=batch_key,
-                padding_side=padding_side,
-                pad_values=pad_values or {},
-                pad_multiple=pad_multiple,
-                pad_to=pad_to,
-                pad_scope=pad_scope,
-                batch_axis=batch_axis or {},
-                fields=fields or {},
-                constants=tuple(constants),
-                recompute=recompute or {},
-                per_sample={IMAGE: images_per_sample, VIDEO: videos_per_sample, AUDIO: audios_per_sample},
-                token_id={
-                    IMAGE: model.image_token_id if image_token_id is None else image_token_id,
-                    VIDEO: model.video_token_id if video_token_id is None else video_token_id,
-                    AUDIO: model.audio_token_id if audio_token_id is None else audio_token_id,
-                },
-                merge_size=model.merge_size,
-                audio_window=model.audio_window,
-                ignore_index=ignore_index,
-                shift_labels=shift_labels,
-                absent=absent,
-                lengths=lengths,
-                loss_tokens=loss_tokens,
-            )
-        )
+            raise InvalidInput(f"phase {unknown[0]} of cost= is not measured ({', '.join(_MEASURES)} are): "
+                               "pass lengths=")
+        self._collated = Collated(Layout(
+            batch_key=batch_key, padding_side=padding_side, pad_values=pad_values or {}, pad_multiple=pad_multiple,
+            pad_to=pad_to, pad_scope=pad_scope, batch_axis=batch_axis or {}, fields=fields or {},
+            constants=tuple(constants), recompute=recompute or {}, lengths=lengths, loss_tokens=loss_tokens,
+            per_sample={IMAGE: images_per_sample, VIDEO: videos_per_sample, AUDIO: audios_per_sample},
+            token_id={IMAGE: model.image_token_id, VIDEO: model.video_token_id, AUDIO: model.audio_token_id},
+            merge_size=merge_size or model.merge_size, audio_window=model.audio_window, ignore_index=ignore_index,
+            shift_labels=shift_labels, absent=absent))
         self._where = ranks.find(
             rank, n_ranks, replica, n_replicas, process_group=process_group, mesh=mesh, mesh_dim=mesh_dim
         )
@@ -193,10 +149,7 @@ class DataBalance:
         self._is_list = bool(virtual_pipeline_model_parallel_size)
         if self._n_iterators < 1:
             raise InvalidInput(f"len_model is {len_model}: at least 1 model chunk is wanted")
-        source = train_data_iterator
-        if self._is_list and isinstance(source, (list, tuple)):
-            source = source[0]  # one a model chunk, all over the same data
-        self._source = source if hasattr(source, "__next__") else iter(source)
+        self._source = _source(train_data_iterator, self._is_list)
         self._unit = 2 if pairwise else 1  # samples that move as one
         self._with_weights, self._lookahead = with_weights, lookahead
         self.image_encoder_dp = self._encoder_ranks(model, hetero_parallel)
@@ -472,6 +425,17 @@ GBSImageDataBalance = DataBalance  # its name there since 2025
 
 def _phases(model: ModelCost) -> list[Phase]:
     return [Phase(phase.name, phase.linear, phase.quadratic, passes=phase.passes) for phase in model.phases]
+
+
+def _source(given: Any, is_list: bool) -> Any:
+    """What next() is called on. A list of iterators, one a model chunk, is all over the same data."""
+    source = given[0] if is_list and isinstance(given, (list, tuple)) else given
+    if source is None:
+        raise InvalidInput(
+            "train_data_iterator is None in this process: every process of a data-parallel rank must read the data "
+            "(is_distributed of Megatron's dataset provider)"
+        )
+    return source if hasattr(source, "__next__") else iter(source)
 
 
 def _algorithm(name: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
