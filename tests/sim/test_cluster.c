@@ -10,41 +10,15 @@
 #include <string.h>
 #include <time.h>
 
-#include "tests/sim/cluster.h"
-
-static uint64_t seed_of(const char *test)
-{
-    const char *given = getenv("POISE_SEED");
-    uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
-
-    printf("%s: POISE_SEED=%lu\n", test, (unsigned long)seed);
-    return seed;
-}
-
-static struct sim_config plain(void)
-{
-    return (struct sim_config){.seed = 1, .n_ranks = 4, .n_replicas = 1, .n_nodes = 2, .n_coordinators = 1, .n_steps = 20,
-                               .max_samples = 9, .delay_ms = 3, .compute_ms = 40, .load_ms = 40};
-}
-
-/* Runs to the end: all steps delivered, nobody sees an error but those that come last. */
-static void run_whole(struct sim *sim, const struct sim_config *config, uint64_t n_steps)
-{
-    sim_start(sim, config);
-    cr_assert(sim_run(sim, 600000, sim_finished), "seed %lu: not finished: %s", (unsigned long)config->seed, sim->failure);
-    cr_assert_eq(sim->n_checked, n_steps, "seed %lu: %lu steps of %lu", (unsigned long)config->seed,
-                 (unsigned long)sim->n_checked, (unsigned long)n_steps);
-    for (uint32_t i = 0; i < sim->n_processes; i++)
-        cr_assert(!sim->processes[i].over, "seed %lu: rank %u: %s", (unsigned long)config->seed, sim->processes[i].rank,
-                  sim->processes[i].error.text);
-}
+#include "tests/sim/runs.h"
 
 Test(cluster, all_steps_are_delivered)
 {
-    struct sim_config config = plain();
+    struct sim_config config = runs_plain(20);
     struct sim sim;
 
-    run_whole(&sim, &config, 20);
+    sim_start(&sim, &config);
+    runs_whole(&sim, 20);
     cr_assert_gt(sim.n_samples, 100);
     cr_assert(sim_logged(&sim, "group qwen/dp: running after"));
     sim_stop(&sim);
@@ -52,18 +26,19 @@ Test(cluster, all_steps_are_delivered)
 
 Test(cluster, a_run_may_resume_at_a_late_step)
 {
-    struct sim_config config = plain();
+    struct sim_config config = runs_plain(20);
     struct sim sim;
 
     config.first_step = 1000003;
-    run_whole(&sim, &config, 20);
+    sim_start(&sim, &config);
+    runs_whole(&sim, 20);
     sim_stop(&sim);
 }
 
 /* Which block a step is in follows from its number: whoever decides it, restarted or not, and wherever a run begins. */
 Test(cluster, an_audit_takes_blocks_by_turns)
 {
-    struct sim_config config = plain();
+    struct sim_config config = runs_plain(20);
     struct sim sim;
     uint64_t n_balanced = 0;
 
@@ -71,7 +46,7 @@ Test(cluster, an_audit_takes_blocks_by_turns)
     config.first_step = 1000000; /* in the second of its block's three */
     config.n_steps = 30;
     config.loss_ppm = 10000;
-    config.seed = seed_of("audit");
+    config.seed = runs_seed("audit");
     sim_start(&sim, &config);
     for (uint64_t killed = 0; killed < 3; killed++) {
         cr_assert(sim_run_to_step(&sim, 4 + 8 * killed, 600000), "%s", sim.failure);
@@ -97,14 +72,15 @@ Test(cluster, an_audit_takes_blocks_by_turns)
 
 Test(cluster, equal_seeds_give_equal_runs)
 {
-    struct sim_config config = plain();
+    struct sim_config config = runs_plain(20);
     uint64_t n_events[2], random[2];
 
     config.loss_ppm = 20000;
     for (int i = 0; i < 2; i++) {
         struct sim sim;
 
-        run_whole(&sim, &config, 20);
+        sim_start(&sim, &config);
+        runs_whole(&sim, 20);
         n_events[i] = sim.n_events;
         random[i] = sim.random;
         sim_stop(&sim);
@@ -118,14 +94,15 @@ Test(cluster, replicas_on_other_nodes_get_the_same_plan)
     struct wire_id plans[2][12];
 
     for (int spread = 0; spread < 2; spread++) {
-        struct sim_config config = plain();
+        struct sim_config config = runs_plain(20);
         struct sim sim;
 
         config.n_replicas = 3;
         config.n_nodes = 3;
         config.n_steps = 12;
         config.spread = spread;
-        run_whole(&sim, &config, 12);
+        sim_start(&sim, &config);
+        runs_whole(&sim, 12);
         for (int i = 0; i < 12; i++)
             plans[spread][i] = sim.steps[i].plan_id;
         sim_stop(&sim);
@@ -137,10 +114,10 @@ Test(cluster, replicas_on_other_nodes_get_the_same_plan)
 
 Test(cluster, loss_doubling_and_reordering)
 {
-    uint64_t seed = seed_of("loss_doubling_and_reordering");
+    uint64_t seed = runs_seed("loss_doubling_and_reordering");
 
     for (uint64_t i = 0; i < 12; i++) {
-        struct sim_config config = plain();
+        struct sim_config config = runs_plain(20);
         struct sim sim;
 
         config.seed = seed + i;
@@ -153,7 +130,8 @@ Test(cluster, loss_doubling_and_reordering)
         config.double_ppm = 100000;
         config.delay_ms = 30;
         config.depth = 1 + (uint32_t)(i % 8);
-        run_whole(&sim, &config, 20);
+        sim_start(&sim, &config);
+        runs_whole(&sim, 20);
         sim_stop(&sim);
     }
 }
@@ -161,11 +139,12 @@ Test(cluster, loss_doubling_and_reordering)
 Test(cluster, shadow_and_off_deliver_arrival_order)
 {
     for (uint32_t mode = POISE_MODE_SHADOW; mode <= POISE_MODE_OFF; mode++) {
-        struct sim_config config = plain();
+        struct sim_config config = runs_plain(20);
         struct sim sim;
 
         config.mode = mode;
-        run_whole(&sim, &config, 20);
+        sim_start(&sim, &config);
+        runs_whole(&sim, 20);
         for (int i = 0; i < 20; i++) {
             const struct sim_step *step = &sim.steps[i];
 
@@ -183,13 +162,12 @@ Test(cluster, shadow_and_off_deliver_arrival_order)
 
 Test(cluster, the_most_cautious_mode_of_a_step_wins)
 {
-    struct sim_config config = plain();
+    struct sim_config config = runs_plain(20);
     struct node_event event = {.kind = NODE_SET_MODE, .job = "qwen", .group = "", .mode = POISE_MODE_OFF, .uid = 1000};
     bool on = false, off = false;
     struct sim sim;
 
-    sim_start(&sim, &config);
-    cr_assert(sim_run_to_step(&sim, 5, 60000));
+    runs_start(&sim, &config, 5);
     sim_node_event(&sim, 1, &event);
     cr_assert(sim_run(&sim, 60000, sim_finished));
     cr_assert_eq(sim.n_checked, 20);
@@ -204,12 +182,13 @@ Test(cluster, the_most_cautious_mode_of_a_step_wins)
 
 Test(cluster, a_bad_step_is_an_error_for_all_and_the_next_goes_on)
 {
-    struct sim_config config = plain();
+    struct sim_config config = runs_plain(20);
     struct sim sim;
 
     config.bad_rank = 2;
     config.bad_step = 7;
-    run_whole(&sim, &config, 20);
+    sim_start(&sim, &config);
+    runs_whole(&sim, 20);
     cr_assert_eq(sim.steps[7].kind, WIRE_OUTCOME_ERROR);
     cr_assert_str_eq(sim.steps[7].error, "rank 2: the loader raised: no such file");
     cr_assert_eq(sim.steps[8].kind, WIRE_OUTCOME_PLAN);
@@ -220,7 +199,7 @@ Test(cluster, a_bad_step_is_an_error_for_all_and_the_next_goes_on)
 
 Test(cluster, the_first_end_stops_all)
 {
-    struct sim_config config = plain();
+    struct sim_config config = runs_plain(20);
     struct sim sim;
 
     config.end = POISE_END_STOP;
@@ -236,7 +215,7 @@ Test(cluster, the_first_end_stops_all)
 
 Test(cluster, the_others_go_on_after_an_end)
 {
-    struct sim_config config = plain();
+    struct sim_config config = runs_plain(20);
     struct sim sim;
 
     config.end = POISE_END_CONTINUE;
@@ -252,7 +231,7 @@ Test(cluster, the_others_go_on_after_an_end)
 
 Test(cluster, who_leaves_is_named_and_its_steps_are_delivered)
 {
-    struct sim_config config = plain();
+    struct sim_config config = runs_plain(20);
     struct sim sim;
 
     config.leave_rank = 2;
@@ -274,7 +253,8 @@ Test(cluster, four_thousand_ranks_on_512_nodes, .timeout = 120)
                                 .n_steps = 3, .max_samples = 16, .delay_ms = 5, .compute_ms = 10, .load_ms = 10, .depth = 2};
     struct sim sim;
 
-    run_whole(&sim, &config, 3);
+    sim_start(&sim, &config);
+    runs_whole(&sim, 3);
     printf("%lu events, %lu samples\n", (unsigned long)sim.n_events, (unsigned long)sim.n_samples);
     sim_stop(&sim);
 }

@@ -10,22 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "tests/sim/cluster.h"
-
-static uint64_t seed_of(const char *test)
-{
-    const char *given = getenv("POISE_SEED");
-    uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
-
-    printf("%s: POISE_SEED=%lu\n", test, (unsigned long)seed);
-    return seed;
-}
-
-static struct sim_config plain(void)
-{
-    return (struct sim_config){.seed = 1, .n_ranks = 4, .n_replicas = 1, .n_nodes = 2, .n_coordinators = 1, .n_steps = 30,
-                               .max_samples = 9, .delay_ms = 3, .compute_ms = 40, .load_ms = 40};
-}
+#include "tests/sim/runs.h"
 
 static bool all_over(const struct sim *sim)
 {
@@ -35,28 +20,15 @@ static bool all_over(const struct sim *sim)
     return true;
 }
 
-static void finish(struct sim *sim, uint64_t n_steps)
-{
-    uint64_t seed = sim->config.seed;
-
-    cr_assert(sim_run(sim, 600000, sim_finished), "seed %lu: not finished: %s", (unsigned long)seed, sim->failure);
-    for (uint32_t i = 0; i < sim->n_processes; i++)
-        cr_assert(!sim->processes[i].over, "seed %lu: rank %u: %s", (unsigned long)seed, sim->processes[i].rank,
-                  sim->processes[i].error.text);
-    cr_assert_eq(sim->n_checked, n_steps, "seed %lu: %lu steps", (unsigned long)seed, (unsigned long)sim->n_checked);
-    sim_stop(sim);
-}
-
 /* ------------------------------------------------------------------------------------------------------------ processes */
 
 Test(failures, a_killed_rank_is_named_to_all_in_under_a_second)
 {
-    struct sim_config config = plain();
+    struct sim_config config = runs_plain(30);
     uint64_t killed;
     struct sim sim;
 
-    sim_start(&sim, &config);
-    cr_assert(sim_run_to_step(&sim, 9, 60000));
+    runs_start(&sim, &config, 9);
     killed = sim.now_ms;
     sim_kill_process(&sim, 2, 0);
     cr_assert(sim_run(&sim, 1000, all_over));
@@ -74,18 +46,17 @@ Test(failures, a_killed_rank_is_named_to_all_in_under_a_second)
 
 Test(failures, a_lost_report_of_a_death_is_repeated)
 {
-    uint64_t seed = seed_of("a_lost_report_of_a_death_is_repeated");
+    uint64_t seed = runs_seed("a_lost_report_of_a_death_is_repeated");
 
     for (uint64_t i = 0; i < 10; i++) {
-        struct sim_config config = plain();
+        struct sim_config config = runs_plain(30);
         struct sim sim;
 
         config.seed = seed + i;
         config.n_nodes = 4;
         config.n_coordinators = 1 + (uint32_t)(i % 2);
         config.loss_ppm = 400000;
-        sim_start(&sim, &config);
-        cr_assert(sim_run_to_step(&sim, 3, 200000));
+        runs_start(&sim, &config, 3);
         sim_kill_process(&sim, 2, 0);
         cr_assert(sim_run(&sim, 60000, all_over), "seed %lu", (unsigned long)config.seed);
         sim_stop(&sim);
@@ -94,12 +65,11 @@ Test(failures, a_lost_report_of_a_death_is_repeated)
 
 Test(failures, the_group_forms_again_after_a_death)
 {
-    struct sim_config config = plain();
+    struct sim_config config = runs_plain(30);
     struct wire_id first;
     struct sim sim;
 
-    sim_start(&sim, &config);
-    cr_assert(sim_run_to_step(&sim, 5, 60000));
+    runs_start(&sim, &config, 5);
     first = sim.processes[0].epoch;
     sim_kill_process(&sim, 2, 0);
     cr_assert(sim_run(&sim, 1000, all_over));
@@ -117,12 +87,11 @@ Test(failures, the_group_forms_again_after_a_death)
 
 Test(failures, a_second_process_of_a_rank_supersedes_the_first)
 {
-    struct sim_config config = plain();
+    struct sim_config config = runs_plain(30);
     struct sim sim;
     uint64_t old;
 
-    sim_start(&sim, &config);
-    cr_assert(sim_run_to_step(&sim, 5, 60000));
+    runs_start(&sim, &config, 5);
     old = sim.processes[2].session;
     sim.processes[2].incarnation.attempt = 1;
     trainer_open(&sim, &sim.processes[2]); /* while the old one lives; it is not heard any more in this simulation */
@@ -139,7 +108,7 @@ Test(failures, a_second_process_of_a_rank_supersedes_the_first)
 
 Test(failures, a_member_that_dies_before_the_epoch_is_only_forgotten)
 {
-    struct sim_config config = plain();
+    struct sim_config config = runs_plain(30);
     struct sim sim;
 
     config.missing_rank = 4;
@@ -153,7 +122,7 @@ Test(failures, a_member_that_dies_before_the_epoch_is_only_forgotten)
     sim_run(&sim, 3000, sim_finished);
     cr_assert(!sim.processes[0].running, "rank 1 is dead");
     sim_reopen_process(&sim, 1, 0);
-    finish(&sim, 30);
+    runs_finish(&sim, 30);
 }
 
 static bool who_waits_hears(const struct sim *sim, uint32_t n, uint32_t first, uint32_t second)
@@ -181,7 +150,7 @@ static bool rank_3_is_missed(const struct sim *sim)
 Test(failures, processes_that_wait_hear_who_is_missing)
 {
     for (uint32_t n_coordinators = 1; n_coordinators <= 3; n_coordinators += 2) {
-        struct sim_config config = plain();
+        struct sim_config config = runs_plain(30);
         struct sim sim;
 
         config.missing_rank = 4;
@@ -195,14 +164,14 @@ Test(failures, processes_that_wait_hear_who_is_missing)
         cr_assert(sim_run(&sim, 10000, rank_3_is_missed), "%s", sim.failure);
         sim.processes[3].alive = true;
         sim_reopen_process(&sim, 3, 0);
-        finish(&sim, 30);
+        runs_finish(&sim, 30);
     }
 }
 
 Test(failures, options_that_differ_fail_open_on_every_rank_naming_both)
 {
     for (uint32_t rank = 0; rank < 4; rank += 3) {
-        struct sim_config config = plain();
+        struct sim_config config = runs_plain(30);
         struct sim sim;
 
         config.differ_rank = 1 + rank;
@@ -223,10 +192,10 @@ Test(failures, options_that_differ_fail_open_on_every_rank_naming_both)
 
 Test(failures, a_restarted_node_is_a_pause)
 {
-    uint64_t seed = seed_of("a_restarted_node_is_a_pause");
+    uint64_t seed = runs_seed("a_restarted_node_is_a_pause");
 
     for (uint64_t i = 0; i < 12; i++) {
-        struct sim_config config = plain();
+        struct sim_config config = runs_plain(30);
         struct sim sim;
 
         config.seed = seed + i;
@@ -242,17 +211,16 @@ Test(failures, a_restarted_node_is_a_pause)
             sim_run(&sim, 300 * k, sim_finished);
             sim_start_node(&sim, (uint32_t)(k % 2));
         }
-        finish(&sim, 30);
+        runs_finish(&sim, 30);
     }
 }
 
 Test(failures, who_dies_while_its_poised_is_down_is_named)
 {
-    struct sim_config config = plain();
+    struct sim_config config = runs_plain(30);
     struct sim sim;
 
-    sim_start(&sim, &config);
-    cr_assert(sim_run_to_step(&sim, 5, 60000));
+    runs_start(&sim, &config, 5);
     sim_kill_node(&sim, 1);
     sim_kill_process(&sim, 2, 0);
     sim_run(&sim, 500, all_over);
@@ -267,13 +235,12 @@ Test(failures, who_dies_while_its_poised_is_down_is_named)
 
 Test(failures, a_silent_node_is_named_after_the_timeout_and_not_before)
 {
-    struct sim_config config = plain();
+    struct sim_config config = runs_plain(30);
     uint64_t killed;
     struct sim sim;
 
     config.n_coordinators = 2;
-    sim_start(&sim, &config);
-    cr_assert(sim_run_to_step(&sim, 5, 60000));
+    runs_start(&sim, &config, 5);
     killed = sim.now_ms;
     sim_kill_node(&sim, 1);
     cr_assert(!sim_run(&sim, 9000, all_over));
@@ -294,10 +261,10 @@ Test(failures, a_silent_node_is_named_after_the_timeout_and_not_before)
 
 Test(failures, a_restarted_coordinator_is_a_pause)
 {
-    uint64_t seed = seed_of("a_restarted_coordinator_is_a_pause");
+    uint64_t seed = runs_seed("a_restarted_coordinator_is_a_pause");
 
     for (uint64_t i = 0; i < 12; i++) {
-        struct sim_config config = plain();
+        struct sim_config config = runs_plain(30);
         struct sim sim;
 
         config.seed = seed + i;
@@ -313,16 +280,16 @@ Test(failures, a_restarted_coordinator_is_a_pause)
             sim_run(&sim, 200 * k, sim_finished);
             sim_start_coordinator(&sim, 0);
         }
-        finish(&sim, 30);
+        runs_finish(&sim, 30);
     }
 }
 
 Test(failures, one_of_two_coordinators_suffices)
 {
-    uint64_t seed = seed_of("one_of_two_coordinators_suffices");
+    uint64_t seed = runs_seed("one_of_two_coordinators_suffices");
 
     for (uint64_t i = 0; i < 12; i++) {
-        struct sim_config config = plain();
+        struct sim_config config = runs_plain(30);
         struct sim sim;
 
         config.seed = seed + i;
@@ -331,23 +298,22 @@ Test(failures, one_of_two_coordinators_suffices)
         config.n_ranks = 5;
         config.loss_ppm = 30000;
         config.depth = 8;
-        sim_start(&sim, &config);
-        cr_assert(sim_run_to_step(&sim, 5, 300000));
+        runs_start(&sim, &config, 5);
         sim_kill_coordinator(&sim, 0); /* for longer than a node's silence would be borne */
         sim_run(&sim, 15000, sim_finished);
         sim_start_coordinator(&sim, 0);
         sim_run(&sim, 500, sim_finished);
         sim_kill_coordinator(&sim, 1);
-        finish(&sim, 30);
+        runs_finish(&sim, 30);
     }
 }
 
 Test(failures, all_daemons_restarted_at_once)
 {
-    uint64_t seed = seed_of("all_daemons_restarted_at_once");
+    uint64_t seed = runs_seed("all_daemons_restarted_at_once");
 
     for (uint64_t i = 0; i < 12; i++) {
-        struct sim_config config = plain();
+        struct sim_config config = runs_plain(30);
         struct sim sim;
 
         config.seed = seed + i;
@@ -365,17 +331,16 @@ Test(failures, all_daemons_restarted_at_once)
             sim_start_node(&sim, 0);
             sim_start_node(&sim, 1);
         }
-        finish(&sim, 30);
+        runs_finish(&sim, 30);
     }
 }
 
 Test(failures, no_coordinator_for_too_long_is_an_error_naming_it)
 {
-    struct sim_config config = plain();
+    struct sim_config config = runs_plain(30);
     struct sim sim;
 
-    sim_start(&sim, &config);
-    cr_assert(sim_run_to_step(&sim, 5, 60000));
+    runs_start(&sim, &config, 5);
     sim_kill_coordinator(&sim, 0);
     cr_assert(sim_run(&sim, 13000, all_over));
     for (uint32_t i = 0; i < 4; i++)
@@ -387,18 +352,17 @@ Test(failures, no_coordinator_for_too_long_is_an_error_naming_it)
 
 Test(failures, a_coordinator_that_stood_still_accuses_nobody)
 {
-    struct sim_config config = plain();
+    struct sim_config config = runs_plain(30);
     struct sim sim;
 
     config.n_coordinators = 2; /* so that nodes do not miss it */
-    sim_start(&sim, &config);
-    cr_assert(sim_run_to_step(&sim, 5, 60000));
+    runs_start(&sim, &config, 5);
     sim.coordinators[0].stalled = true;
     sim_run(&sim, 300, sim_finished);
     sim_kill_coordinator(&sim, 1);
     sim_run(&sim, 9000, sim_finished);
     sim.coordinators[0].stalled = false;
-    finish(&sim, 30);
+    runs_finish(&sim, 30);
 }
 
 /* ------------------------------------------------------------------------------------------- coordinators of the nodes */
@@ -406,10 +370,10 @@ Test(failures, a_coordinator_that_stood_still_accuses_nobody)
 /* All that the job names are gone for good: those of its own nodes are asked, and nothing is lost. */
 Test(failures, without_a_coordinator_of_the_list_the_nodes_coordinate)
 {
-    uint64_t seed = seed_of("without_a_coordinator_of_the_list_the_nodes_coordinate");
+    uint64_t seed = runs_seed("without_a_coordinator_of_the_list_the_nodes_coordinate");
 
     for (uint64_t i = 0; i < 12; i++) {
-        struct sim_config config = plain();
+        struct sim_config config = runs_plain(30);
         struct sim sim;
 
         config.seed = seed + i;
@@ -427,20 +391,19 @@ Test(failures, without_a_coordinator_of_the_list_the_nodes_coordinate)
             sim_kill_coordinator(&sim, k);
         cr_assert(sim_run(&sim, 600000, sim_finished));
         cr_assert(sim_logged(&sim, "its coordinators are silent"));
-        finish(&sim, 30);
+        runs_finish(&sim, 30);
     }
 }
 
 /* Nobody else listens, or nobody is left: the end comes in time and names all. */
 Test(failures, the_last_coordinator_is_missed_in_time)
 {
-    struct sim_config config = plain();
+    struct sim_config config = runs_plain(30);
     uint64_t killed;
     struct sim sim;
 
     config.nodes_listen = true;
-    sim_start(&sim, &config);
-    cr_assert(sim_run_to_step(&sim, 6, 60000));
+    runs_start(&sim, &config, 6);
     for (uint32_t k = 0; k < SIM_COORDINATORS; k++)
         sim_kill_coordinator(&sim, k);
     killed = sim.now_ms;
