@@ -115,6 +115,11 @@ class Content(RealRanks):
         self.check_steps(by_rank, [5, 2, 1])
         self.assertEqual([[3] * 2] * 3, [[len(step) for step in steps] for steps in by_rank])
 
+    def test_shadow_is_arrival_order(self):
+        for rank, steps in enumerate(self.run_ranks(2, balance_steps, 3, 2, 2, 4, mode="shadow")):
+            for step in steps:
+                self.assertEqual([[(rank, 0), (rank, 1)], [(rank, 2), (rank, 3)]], [one["rows"] for one in step])
+
     def test_a_rank_of_text_alone_receives_images(self):
         by_rank = self.run_ranks(2, text_rank)
         given = [vlm.bits(vlm.sample(f"r0s{step}i{i}", 1, most=9)["pixels"]) for step in range(3) for i in range(4)]
