@@ -160,6 +160,14 @@ class Experts(unittest.TestCase):
         self.assertEqual(3 * 2 * 4096 // 1024, found.quadratic)
 
 
+class Mlps(unittest.TestCase):
+    def test_the_activation_says_what_the_file_does_not(self):
+        text = {key: value for key, value in TEXT.items() if key != "gated_linear_unit"}
+        gated, plain = ({"text_decoder": text | {"activation_func": name}} for name in ("silu", "gelu"))
+        self.assertEqual(13809152, phases(gated)["llm"].linear)
+        self.assertEqual(13809152 - round(28 * 2 * 3584 * 18944 / 1024), phases(plain)["llm"].linear)
+
+
 class Files(unittest.TestCase):
     def test_a_path_a_mapping_and_an_object_are_alike(self):
         with tempfile.TemporaryDirectory() as folder:

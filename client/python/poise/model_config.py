@@ -230,6 +230,11 @@ def _layer_terms(
     return [Term(linear, Fraction(0), passes + layers), Term(in_linear, pairs, of_attention)]
 
 
+def _gates(part: Mapping[str, Any]) -> int:
+    """Matrices of an MLP: 3 if it is gated. Where the file does not say, the activation does."""
+    return 3 if part.get("gated_linear_unit", part.get("activation_func") in ("silu", "swiglu")) else 2
+
+
 def _attention_widths(part: Mapping[str, Any], where: str) -> tuple[int, int]:
     """Width of all query heads and of all key (or value) heads together."""
     hidden = _need(part, where, "hidden_size")
@@ -281,7 +286,7 @@ def _vision_terms(image: Mapping[str, Any]) -> tuple[list[Term], bool]:
     patch = _need(part, where, "patch_size")
     q, k = _attention_widths(part, where)
     pixels = int(part.get("in_channels", 3)) * int(part.get("temporal_patch_size", 2)) * patch**2
-    gates = 3 if part.get("gated_linear_unit") else 2
+    gates = _gates(part)
     window = part.get("window_attn_size")
     n_full = n_layers
     if window:
@@ -326,7 +331,7 @@ def _audio_terms(audio: Mapping[str, Any]) -> tuple[list[Term], bool, int]:
     n_layers = _need(part, where, "num_layers")
     ffn = _need(part, where, "ffn_hidden_size")
     mel = int(part.get("num_mel_bins", 128))
-    gates = 3 if part.get("gated_linear_unit") else 2
+    gates = _gates(part)
     linear = Fraction(2 * (2 * 3 * mel * d + 3 * d * d) + n_layers * 2 * (4 * d * d + gates * d * ffn))
     linear += Fraction(d * int(part.get("output_dim") or 0))
     trained = not part.get("freeze", True)
@@ -352,7 +357,7 @@ def _text_terms(text: Mapping[str, Any], trained_before: bool) -> list[Term]:
     d = _need(text, where, "hidden_size")
     n_layers = _need(text, where, "num_layers")
     q, k = _attention_widths(text, where)
-    gates = 3 if text.get("gated_linear_unit", True) else 2
+    gates = _gates(text)
     linear = Fraction(n_layers * 2 * (d * q + 2 * d * k + q * d) + 2 * gates * d * _ffn_widths(text, n_layers))
     n_experts = int(text.get("num_moe_experts") or 0)
     if n_experts:
