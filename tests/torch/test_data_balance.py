@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import signal
 import unittest
@@ -15,6 +16,7 @@ import vlm_batches as vlm
 from poise.data_balance import DataBalance
 from poise.errors import Aborted
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 KINDS = [(1, 0), (0, 0), (3, 0), (0, 1), (1, 0), (2, 2), (0, 0), (1, 1)]  # images and videos of a sample, by its number
 
 
@@ -325,6 +327,40 @@ def pairs(rank, n):
         ]
 
 
+class Golden(RealRanks):
+    def test_the_old_algorithms_are_the_old_ones(self):
+        """Against rank tables that were recorded from the older system itself: origin and order of each sample."""
+        with open(os.path.join(HERE, "..", "data", "golden", "reference_rank_tables.json"), encoding="utf-8") as file:
+            tables = json.load(file)
+        for name in ("post_global_balancing_greedy_without_pad", "post_mbs_balancing_greedy_without_pad"):
+            fitting = [table for table in tables if table["algorithm"] == name and is_small(table)]
+            self.assertGreaterEqual(len(fitting), 2, name)
+            for table in fitting[:3]:
+                with self.subTest(table=table):
+                    found = self.run_ranks(len(table["lengths"]), golden, table)
+                    self.assertEqual(table["rank_table"], found)
+
+
+def is_small(table) -> bool:
+    lengths = [length for rank in table["lengths"] for length in rank]
+    return len(table["lengths"]) <= 4 and len(lengths) <= 40 and all(length % 4 == 0 for length in lengths)
+
+
+def golden(rank, n, table):
+    """One image of as many patches as the table says a sample; [origin rank, index] in delivered order."""
+    lengths = table["lengths"][rank]
+    ids = torch.full((len(lengths), max(lengths) // 4), vlm.PAD)
+    for row, length in zip(ids, lengths):
+        row[: length // 4] = vlm.IMAGE
+    grids = torch.tensor([[1, 2, length // 2] for length in lengths])
+    batch = {"input_ids": ids, "image_grid_thw": grids, "pixel_values": torch.zeros(sum(lengths), 1)}
+    options = {key: table[key] for key in ("image_encoder_dp",) if table.get(key)}
+    size = table.get("micro_batch_size") or 2
+    with DataBalance(None, vlm.MODEL, "reference:" + table["algorithm"], 1, [batch], **options) as balancer:
+        batches = balancer.build_balanced_train_data_iterator(False, size, size, None)
+        return [[row.origin_rank, row.origin_index] for _ in batches for row in batches.info.rows]
+
+
 class Weights(RealRanks):
     def test_weights_and_totals(self):
         by_rank = self.run_ranks(3, weighted)
@@ -604,7 +640,7 @@ class Pages(unittest.TestCase):
     """docs/coming-from: each keyword is there, and the Chinese page says what the English one says."""
 
     def test_each_keyword_and_the_same_tables(self):
-        folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs")
+        folder = os.path.join(HERE, "..", "..", "docs")
         pages = []
         for name in ("coming-from.md", "coming-from.zh.md"):
             with open(os.path.join(folder, name), encoding="utf-8") as file:
