@@ -45,12 +45,15 @@ static const struct poise_batch *take(struct poise *p, struct iterator *it, stru
 
 /* ------------------------------------------------------------------------------------------------------- what waits */
 
-static int waits_for_room(struct poise *p, uint64_t step, struct poise_err *err)
+static int waits_for_room(struct poise *p, uint64_t step, uint64_t waited_ms, struct poise_err *err)
 {
     char held[MEMORY_TEXT], budget[MEMORY_TEXT];
     struct receive_stats stats;
 
     receive_stats(p->receive, &stats);
+    if (stats.n_held == 0) /* not the trainer's fault */
+        return err_set(err, -ETIMEDOUT, "waited %llu ms for step %llu: memory to receive it is short on this host",
+                       (unsigned long long)waited_ms, (unsigned long long)step);
     return err_set(
         err, -ENOMEM,
         "no memory to receive step %llu: all %u receive slots hold steps that the trainer has not released (%s of "
@@ -73,7 +76,7 @@ static int explain(struct poise *p, uint64_t step, uint64_t waited_ms, struct po
         return err_set(err, -ETIMEDOUT, "waited %llu ms for the outcome of step %llu: %s%s", ms, s,
                        handle_missing(p, step, text), p->lost_ms ? "; the connection to poised is lost" : "");
     if (p->shuffle_at == step && p->shuffle_wait == SHUFFLE_WAITS_ROOM)
-        return waits_for_room(p, step, err);
+        return waits_for_room(p, step, waited_ms, err);
     if (p->shuffle_at == step && p->shuffle_wait == SHUFFLE_WAITS_SEGMENT)
         return err_set(err, -ETIMEDOUT,
                        "waited %llu ms for step %llu: the memory that rank %u sent it from was not offered yet", ms, s,

@@ -241,14 +241,15 @@ static int take_block(struct receive *receive, uint64_t need, struct block **ret
     rc = make_block(receive, exact, ret_block, err);
     if (rc != -ENOMEM)
         return rc;
-    /* The system is short of memory: what we hold for nothing goes first; else a held step of that size will do. */
+    /* The system is short of memory: what we hold for nothing goes first; then what held steps give back will do. */
     while ((block = free_with(receive, 0)) != NULL)
         drop(block);
     rc = make_block(receive, exact, ret_block, err);
-    for (uint32_t i = 0; i < MAX_BLOCKS && rc == -ENOMEM; i++)
-        if (receive->blocks[i].busy && receive->blocks[i].bytes >= need)
-            return err_set(err, -EAGAIN, "no memory for a new receive block: older batches are held");
-    return rc;
+    if (rc == -ENOMEM && receive->n_held > 0)
+        return err_set(err, -EAGAIN, "no memory for a new receive block: older batches are held");
+    if (rc == -ENOMEM && err)
+        err->code = -ENOBUFS;
+    return rc == -ENOMEM ? -ENOBUFS : rc;
 }
 
 /* ------------------------------------------------------------------------------------------------------------- public

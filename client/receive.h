@@ -36,7 +36,8 @@ void receive_set_budget(struct receive *receive, uint64_t budget_bytes);
  * Room for `step` with parts of these sizes; each part begins with `holders` holders (iterators that will read it).
  * Valid until the last part's last release. With n_parts 0 the slot is free at once and *ret_slot is NULL. Errors:
  * -EINVAL a step that is not above the last one reserved, or holders 0; -EAGAIN no room until parts are released;
- * -ENOMEM it will not fit even then: needed and available.
+ * -ENOMEM it will not fit even then, by the budget; -ENOBUFS nothing is held, and the system has not so much now: needed
+ * and available.
  */
 int receive_reserve(struct receive *receive, uint64_t step, const uint64_t *part_bytes, uint32_t n_parts,
                     uint32_t holders, struct receive_slot **ret_slot, struct poise_err *err);

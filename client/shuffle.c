@@ -20,6 +20,7 @@
 
 #define TWIN_STEPS  3u         /* steps with the same samples on two ranks are no accident */
 #define PIECE_BYTES (8u << 20) /* about 2 ms of copying between two looks at messages */
+#define PATIENCE_NS 10000000000u /* the system has no memory for a step: longer than a peak, shorter than a hang */
 
 enum phase { PHASE_IDLE, PHASE_ENTRIES, PHASE_RESERVE, PHASE_FILL };
 
@@ -44,6 +45,7 @@ struct shuffle {
     bool verify;
     uint64_t begin_ns;
     uint64_t no_room_ns; /* since when reserving fails; 0: it does not */
+    uint64_t short_ns;   /* since when the system has too little memory; 0: it has not */
     uint64_t waited_ns;  /* for the trainer to release batches: no part of what the pipeline takes */
 };
 
@@ -180,7 +182,7 @@ static int begin(struct poise *p, struct poise_err *err)
     if (rc < 0)
         return rc;
     sh->begin_ns = handle_now_ns();
-    sh->no_room_ns = sh->waited_ns = 0;
+    sh->no_room_ns = sh->short_ns = sh->waited_ns = 0;
     list_sources(p);
     sh->places = calloc(n_in + 1, sizeof *sh->places);
     sh->part_of = calloc(n_in + 1, sizeof *sh->part_of);
@@ -318,6 +320,29 @@ static void count_left(struct shuffle *sh)
     }
 }
 
+/* -EAGAIN: again when the engine wakes up, once a second at least. A neighbour's peak of memory passes; a shortage that
+ * stays is an error, which ends the epoch on all ranks. */
+static int wait_for_room(struct poise *p, int rc, struct poise_err *err)
+{
+    struct shuffle *sh = p->shuffle;
+    const uint64_t now_ns = handle_now_ns();
+
+    if (rc != -ENOBUFS)
+        sh->short_ns = 0;
+    else if (sh->short_ns == 0)
+        sh->short_ns = now_ns;
+    if (rc == -ENOBUFS && now_ns - sh->short_ns >= PATIENCE_NS) {
+        err->code = -ENOMEM;
+        return -ENOMEM;
+    }
+    if (rc != -EAGAIN && rc != -ENOBUFS)
+        return rc;
+    if (sh->no_room_ns == 0)
+        sh->no_room_ns = now_ns;
+    set_wait(p, SHUFFLE_WAITS_ROOM, NULL);
+    return -EAGAIN;
+}
+
 static int reserve(struct poise *p, struct poise_err *err)
 {
     struct shuffle *sh = p->shuffle;
@@ -331,12 +356,8 @@ static int reserve(struct poise *p, struct poise_err *err)
     if (rc == 0)
         rc = receive_reserve(p->receive, sh->next, sh->part_bytes, n_parts, p->settings.n_iterators, &sh->set->slot,
                              err);
-    if (rc == -EAGAIN && sh->no_room_ns == 0)
-        sh->no_room_ns = handle_now_ns();
-    if (rc == -EAGAIN)
-        set_wait(p, SHUFFLE_WAITS_ROOM, NULL);
     if (rc < 0)
-        return rc;
+        return wait_for_room(p, rc, err);
     if (sh->no_room_ns)
         sh->waited_ns = handle_now_ns() - sh->no_room_ns;
     for (uint32_t b = 0; b < n_parts; b++) {

@@ -216,6 +216,16 @@ static void switch_on(struct chaos_run *run, struct chaos_fault *fault)
     set_mode(run, fault, "on");
 }
 
+static bool squeeze(struct chaos_run *run, struct chaos_fault *fault)
+{
+    return cgroup_squeeze(host_of(run, fault));
+}
+
+static void relax(struct chaos_run *run, struct chaos_fault *fault)
+{
+    cgroup_relax(host_of(run, fault));
+}
+
 const struct chaos_action chaos_actions[] = {
     {"kill-daemon", "kill -9 of a daemon, started again", 10, 20, 1000, false, kill_daemon, start_daemon},
     {"kill-coordinator", "kill -9 of a coordinator, started again", 8, 20, 1000, false, kill_coordinator, start_daemon},
@@ -227,6 +237,7 @@ const struct chaos_action chaos_actions[] = {
     {"kill-trainer", "kill -9 of a trainer: the epoch ends, a new one begins", 3, 0, 0, false, kill_trainer, NULL},
     {"kill-both", "kill -9 of a daemon and a trainer of its host at once", 1, 20, 1000, false, kill_both, start_daemon},
     {"mode", "the mode is switched, and back to on", 4, 50, 2000, false, switch_mode, switch_on},
+    {"memory", "trainers of a host have 48 MB beyond what they use (cgroup)", 3, 500, 3000, false, squeeze, relax},
     {"cut", "a host's link is cut", 6, 100, 3000, true, cut, flush},
     {"lose", "a host loses one packet in ten", 6, 500, 3000, true, lose, flush},
     {"reset", "a host's connections are reset", 6, 20, 500, true, reset, flush},
@@ -255,7 +266,8 @@ static bool in_list(const char *list, const char *name)
 static bool may(const struct chaos_run *run, const struct chaos_action *action)
 {
     return (!run->only || in_list(run->only, action->name)) &&
-           (!action->needs_net || (run->net.namespaces && run->net.n_hosts > 1));
+           (!action->needs_net || (run->net.namespaces && run->net.n_hosts > 1)) &&
+           (action->begin != squeeze || run->net.hosts[0].cgroup[0]);
 }
 
 bool actions_known(const char *only)

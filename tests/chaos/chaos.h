@@ -81,7 +81,7 @@ struct chaos_host {
     char address[64];
     char dir[96]; /* of the sockets */
     char log[96];
-    uint64_t n_starts;
+    char cgroup[96]; /* of its trainers; "": none may be made */
 };
 
 struct chaos_net {
@@ -111,6 +111,14 @@ int hosts_command_bridge(struct chaos_net *net, const char *format, ...) __attri
 int hosts_enter(const struct chaos_net *net, uint32_t host);
 /* The body of /status of the host's daemon, to standard error. */
 void hosts_show_status(const struct chaos_net *net, uint32_t host);
+
+/* ----------------------------------------------------------------------------------------------------------- memory */
+
+void cgroup_new(struct chaos_host *host);
+void cgroup_enter(const struct chaos_host *host); /* in a child: all it takes counts there */
+bool cgroup_squeeze(const struct chaos_host *host); /* little is left beyond what is in use; false: no cgroup */
+void cgroup_relax(const struct chaos_host *host);
+bool cgroup_end(struct chaos_host *host); /* false: it cannot be removed */
 
 /* -------------------------------------------------------------------------------------------------------------- job */
 

@@ -222,7 +222,6 @@ int hosts_start_daemon(struct chaos_net *net, uint32_t number)
     close(fds[0]);
     if (rc < 0)
         fprintf(stderr, "chaos: the daemon of host %u does not get ready: see %s\n", number, host->log);
-    host->n_starts++;
     host->stopped = false;
     return rc;
 }
@@ -304,6 +303,7 @@ int hosts_new(struct chaos_net *net)
         host->number = h;
         snprintf(host->dir, sizeof host->dir, "%s/h%u", net->top, h);
         snprintf(host->log, sizeof host->log, "%s/h%u.log", net->top, h);
+        cgroup_new(host);
     }
     if (make_namespaces(net) < 0 || (net->keys && make_keys(net) < 0))
         return -1;
@@ -377,6 +377,10 @@ uint32_t hosts_end(struct chaos_net *net)
         n += end_daemon(net, &net->hosts[h]);
         n += count_left(net->hosts[h].dir);
         end_process(net->hosts[h].holder);
+        if (!cgroup_end(&net->hosts[h])) {
+            fprintf(stderr, "chaos: left behind: %s\n", net->hosts[h].cgroup);
+            n++;
+        }
     }
     for (uint32_t h = 0; h < net->n_hosts; h++)
         end_process(net->relays[h]);

@@ -60,6 +60,7 @@ static void become_trainer(const struct chaos_job *job, uint32_t rank, pid_t par
     setpgid(0, 0);
     if (getppid() != parent || dup2(job->board_fd, BOARD_FD) < 0 || hosts_enter(job->net, host->number) < 0)
         _exit(126);
+    cgroup_enter(host);
     setenv("POISE_SOCKET_DIR", host->dir, 1);
     setenv("POISE_COORDINATORS", job->net->coordinators, 1);
     setenv("POISE_PAYLOAD", job->net->keys ? "curve" : "plain", 1);
@@ -93,6 +94,8 @@ void job_kill_all(struct chaos_job *job)
     for (uint32_t r = 0; r < job->n_ranks; r++) {
         if (job->pids[r] <= 0)
             continue;
+        fprintf(stderr, "chaos: rank %u is killed; it said: %s%s\n", r, job->board->ranks[r].attempt.error,
+                job->board->ranks[r].attempt.complaint);
         kill(job->pids[r], SIGKILL);
         waitpid(job->pids[r], NULL, 0);
         job->pids[r] = 0;

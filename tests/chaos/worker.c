@@ -18,6 +18,8 @@
 #include "poise.h"
 
 #define COMPUTE_NS 3000000 /* of a step: the pipeline works ahead in it */
+#define SHORT_NS   100000000 /* memory was short: again after this, */
+#define SHORT_TIMES 300      /* at most so often in all */
 #define SYNC_NS    300000  /* between two looks at who is there */
 
 struct worker {
@@ -136,11 +138,19 @@ static void *load(void *arg)
 {
     struct worker *w = arg;
     struct poise_err err = {0};
-    int rc = 0;
+    int rc = 0, n_short = 0;
     uint64_t step = w->options.first_step;
 
-    for (; rc == 0 && step < atomic_load(&w->board->end_step); step++)
+    while (rc == 0 && step < atomic_load(&w->board->end_step)) {
         rc = load_step(w, step, &err);
+        if (rc == 0) {
+            step++;
+        } else if (rc == -ENOMEM && ++n_short < SHORT_TIMES) { /* nothing has happened: it may be called again */
+            poise_discard(w->poise, NULL);
+            nanosleep(&(struct timespec){0, SHORT_NS}, NULL);
+            rc = 0;
+        }
+    }
     if (rc == 0)
         rc = poise_end(w->poise, step, -1, &err);
     if (rc < 0 && rc != -EINTR && rc != -ESHUTDOWN && rc != -ENODATA) {
@@ -248,7 +258,7 @@ static int sync_ranks(struct worker *w, uint64_t step, struct poise_err *err)
         }
         if (!w->ahead.there) {
             w->ahead.rc = poise_next(w->poise, 0, 0, &w->ahead.batch, &w->ahead.err);
-            w->ahead.there = w->ahead.rc != -ETIMEDOUT;
+            w->ahead.there = w->ahead.rc != -ETIMEDOUT && w->ahead.rc != -ENOMEM;
         }
         if (w->ahead.there && (w->ahead.rc == -ESHUTDOWN || w->ahead.rc == -EINTR)) {
             *err = w->ahead.err;

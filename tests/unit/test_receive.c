@@ -169,11 +169,17 @@ Test(receive, full_is_again_and_too_large_says_needed_and_available)
 Test(receive, memory_short_is_an_error)
 {
     struct receive *receive = make(1ull << 50, 0);
+    struct receive_slot *held;
     struct poise_err err;
 
-    cr_assert_eq(try_reserve(receive, 0, 1ull << 46, &err), -ENOMEM);
+    cr_assert_eq(try_reserve(receive, 0, 1ull << 46, &err), -ENOBUFS, "nothing is held: the caller may try again");
+    cr_assert_eq(err.code, -ENOBUFS);
     cr_assert(strstr(err.text, "needs 64.0 TB") && strstr(err.text, "available"), "%s", err.text);
-    cr_assert_eq(try_reserve(receive, 0, MB, &err), 0);
+    held = reserve(receive, 0, MB, MB);
+    cr_assert_eq(try_reserve(receive, 1, 1ull << 46, &err), -EAGAIN, "what is held may do when it is given back");
+    receive_release(held, 0);
+    receive_release(held, 1);
+    cr_assert_eq(try_reserve(receive, 2, MB, &err), 0);
     receive_close(receive);
 }
 
