@@ -57,6 +57,11 @@ class Load(unittest.TestCase):
                    "poise.plan([[1, 2], [3]])\nprint([n for n in ('torch', 'numpy') if n in sys.modules])")
         self.assertEqual(ask(program), "[]")
 
+    def test_every_export_is_there(self):
+        program = ("import poise\nfor name in poise.__all__:\n    try:\n        getattr(poise, name)\n    except ImportError as e:\n"
+                   "        assert e.name in ('torch', 'numpy'), (name, e)\nprint(len(poise.__all__))")
+        self.assertGreater(int(ask(program)), 30)
+
     def test_a_name_that_is_not_there(self):
         self.assertIn("has no attribute 'blance'", ask("import poise\ntry:\n    poise.blance\nexcept AttributeError as e:\n    print(e)"))
 
