@@ -10,9 +10,9 @@
 #define COORDINATORS_PORT 29410 /* the default of poised's `listen` */
 
 /*
- * The list of endpoints, the same text in all processes of a job: `option` where it is not NULL, else POISE_COORDINATORS,
- * else tcp://MASTER_ADDR:29410 where the launcher's variables say that the job spans hosts, else "" (the local daemon).
- * Errors: -EINVAL naming the variable.
+ * The list of endpoints, the same text in all processes of a job: `option` where it is not NULL, else
+ * POISE_COORDINATORS, else tcp://MASTER_ADDR:29410 where the launcher's variables say that the job spans hosts, else ""
+ * (the local daemon). Errors: -EINVAL naming the variable.
  */
 int coordinators_resolve(const char *option, char *ret_list, size_t n_list, struct poise_err *err);
 

@@ -204,7 +204,8 @@ int handle_check(const struct poise *p, struct poise_err *err);
 /* -1: the options' peer_timeout_ms; else from now. Saturates. */
 uint64_t handle_deadline(const struct poise *p, int64_t timeout_ms);
 
-/* Under lock. Takes a poise_interrupt() that nobody has taken yet: the waits of all that wait end when they are woken. */
+/* Under lock. Takes a poise_interrupt() that nobody has taken yet: the waits of all that wait end when they are
+ * woken. */
 bool handle_interrupted(struct poise *p);
 
 /* Under lock. Waits while p->progress is `seen`. 0, -EINTR or -ETIMEDOUT (no text set). */
@@ -213,8 +214,8 @@ int handle_wait(struct poise *p, uint64_t seen, uint64_t deadline_ms);
 /* Under lock: something changed; wakes who waits. */
 void handle_changed(struct poise *p);
 
-/* Under lock: the same for the trainer's own thread in poise_next(). Where threads outnumber processors, whoever it woke
- * would run in its place, and the trainer would wait for its own loader; so the engine wakes them. */
+/* Under lock: the same for the trainer's own thread in poise_next(). Where threads outnumber processors, whoever it
+ * woke would run in its place, and the trainer would wait for its own loader; so the engine wakes them. */
 void handle_changed_softly(struct poise *p);
 
 /* Under lock: the error of a handle that is aborted, or of a step above the last one. 0 if it goes on. */

@@ -22,8 +22,8 @@ struct keys {
 };
 
 /*
- * Reads a file that only its owner, who is root or this process's user, may read. Errors: -EACCES, -EPERM owner or mode,
- * -EINVAL content, -EOPNOTSUPP libzmq has no CURVE, -ENOENT and the like; each names the file and what to do.
+ * Reads a file that only its owner, who is root or this process's user, may read. Errors: -EACCES, -EPERM owner or
+ * mode, -EINVAL content, -EOPNOTSUPP libzmq has no CURVE, -ENOENT and the like; each names the file and what to do.
  */
 int keys_read(const char *path, struct keys *ret_keys, struct poise_err *err);
 
@@ -31,8 +31,8 @@ int keys_read(const char *path, struct keys *ret_keys, struct poise_err *err);
 int keys_make(struct keys *ret_keys, struct poise_err *err);
 
 /*
- * Writes a new file of mode 0600; uid POISE_NONE: of this process's user. Errors: -EEXIST there is one already (it is not
- * replaced), those of open(), chown() and write(); then no file is left.
+ * Writes a new file of mode 0600; uid POISE_NONE: of this process's user. Errors: -EEXIST there is one already (it is
+ * not replaced), those of open(), chown() and write(); then no file is left.
  */
 int keys_write(const char *path, const struct keys *keys, uint32_t uid, uint32_t gid, struct poise_err *err);
 

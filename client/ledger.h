@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a rank must remember: metadata and outcome of each step until it has decided a step W later. Ranks hold the truth and
- * daemons hold caches, so this is what makes a killed daemon harmless. Pure; the engine uses it, and so does the simulated
- * cluster of tests/sim.
+ * What a rank must remember: metadata and outcome of each step until it has decided a step W later. Ranks hold the
+ * truth and daemons hold caches, so this is what makes a killed daemon harmless. Pure; the engine uses it, and so does
+ * the simulated cluster of tests/sim.
  */
 #ifndef POISE_CLIENT_LEDGER_H
 #define POISE_CLIENT_LEDGER_H
@@ -19,7 +19,8 @@ uint64_t ledger_next_submit(const struct ledger *ledger); /* the step that may b
 uint64_t ledger_next_decide(const struct ledger *ledger); /* the lowest step without an outcome */
 bool ledger_may_submit(const struct ledger *ledger);      /* next_submit - W is decided */
 
-/* Keeps a message with one meta (takes it on success; freed with wire_free). -EAGAIN not yet allowed, -EINVAL not the next. */
+/* Keeps a message with one meta (takes it on success; freed with wire_free). -EAGAIN not yet allowed, -EINVAL not the
+ * next. */
 int ledger_submit(struct ledger *ledger, struct wire_message *meta, struct poise_err *err);
 
 /* The kept metadata of a step, NULL if it was never submitted or is forgotten. Valid until the ledger changes. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The asking half of payload between nodes: pulls a step's entries, then its bytes, from each rank on another node that
- * the plan takes samples from, with bounded credit, and says DONE. Lost connections are made again and what is missing is
- * asked for again; an answer counts once, for the ask that it names. Not thread-safe; knows nothing of struct poise.
+ * the plan takes samples from, with bounded credit, and says DONE. Lost connections are made again and what is missing
+ * is asked for again; an answer counts once, for the ask that it names. Not thread-safe; knows nothing of struct poise.
  */
 #ifndef POISE_CLIENT_PAYLOAD_CLIENT_H
 #define POISE_CLIENT_PAYLOAD_CLIENT_H

@@ -34,8 +34,8 @@ int payload_zap_new(void *zmq, const struct payload_key *key, struct payload_zap
 void payload_zap_free(struct payload_zap *zap); /* before the context ends. NULL is allowed */
 int payload_zap_fd(const struct payload_zap *zap);
 
-/* Answers what is asked. Returns how many were; *ret_refused (may be NULL) grows by those that have another key, the last
- * one's address goes to `from`. */
+/* Answers what is asked. Returns how many were; *ret_refused (may be NULL) grows by those that have another key, the
+ * last one's address goes to `from`. */
 uint32_t payload_zap_turn(struct payload_zap *zap, uint64_t *ret_refused, char from[WIRE_ADDRESS_BYTES]);
 
 #endif

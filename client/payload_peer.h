@@ -28,7 +28,8 @@ struct payload_peer {
     bool told;                         /* in a notice, this trouble */
 };
 
-/* Begins to connect, if it is time. 0, -EAGAIN not yet, or a negative errno: no socket could be made (trouble says why). */
+/* Begins to connect, if it is time. 0, -EAGAIN not yet, or a negative errno: no socket could be made (trouble says
+ * why). */
 int payload_peer_open(const struct payload_group *group, struct payload_peer *peer, uint64_t now_ms);
 
 /* Closes; the next payload_peer_open() waits, longer each time. `why` as in printf, for trouble. */
@@ -36,7 +37,8 @@ void payload_peer_fail(struct payload_peer *peer, uint64_t now_ms, const char *f
     __attribute__((format(printf, 3, 4)));
 void payload_peer_close(struct payload_peer *peer);
 
-/* Reads what ZeroMQ tells of the connection; says HELLO; keeps the deadlines of connecting. True: something happened. */
+/* Reads what ZeroMQ tells of the connection; says HELLO; keeps the deadlines of connecting. True: something
+ * happened. */
 bool payload_peer_look(const struct payload_group *group, struct payload_peer *peer, uint64_t now_ms);
 
 /* WELCOME came. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is wanted of one sender's step, and what of it is on its way. The samples, in delivered order, are one stream of
- * bytes; an ask is a range of it, so an ask that was lost is sent again as it was, and an answer says by its number where
- * it goes. Internal to payload_client.c.
+ * bytes; an ask is a range of it, so an ask that was lost is sent again as it was, and an answer says by its number
+ * where it goes. Internal to payload_client.c.
  */
 #ifndef POISE_CLIENT_PAYLOAD_PULL_H
 #define POISE_CLIENT_PAYLOAD_PULL_H
@@ -50,8 +50,8 @@ struct ask *pull_find(const struct pull *pull, uint32_t request);
 void pull_forget(struct pull *pull, struct ask *ask);
 
 /* The ask as a message: items are written to the room of PAYLOAD_ASK_BYTES. */
-void pull_message(const struct pull *pull, const struct ask *ask, const struct payload_group *group, unsigned char *room,
-                  struct payload_message *ret_msg);
+void pull_message(const struct pull *pull, const struct ask *ask, const struct payload_group *group,
+                  unsigned char *room, struct payload_message *ret_msg);
 
 /* ENTRIES that answer the ask: reads them all. 0, or -EPROTO. What the sender left out is asked for again. */
 int pull_take_entries(struct pull *pull, struct ask *ask, const struct payload_message *msg, struct poise_err *err);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The serving half of payload between nodes: answers what receivers ask of this rank's decided steps, out of its arena
- * without a copy. What a step gives to whom is asked of the owner through calls; nothing else goes out. Not thread-safe,
- * but for the counts of what is under way, which ZeroMQ's threads lower. Knows nothing of struct poise.
+ * without a copy. What a step gives to whom is asked of the owner through calls; nothing else goes out. Not
+ * thread-safe, but for the counts of what is under way, which ZeroMQ's threads lower. Knows nothing of struct poise.
  */
 #ifndef POISE_CLIENT_PAYLOAD_SERVER_H
 #define POISE_CLIENT_PAYLOAD_SERVER_H
@@ -23,11 +23,12 @@ struct payload_step { /* a decided step of this rank */
 };
 
 struct payload_server_calls {
-    /* 0 and the step, valid until the next turn; -EAGAIN not decided here yet, -ESTALE over, -ESHUTDOWN the epoch is. */
+    /* 0 and the step, valid until the next turn; -EAGAIN not decided here yet, -ESTALE over, -ESHUTDOWN the epoch
+     * is. */
     int (*step)(void *context, uint64_t step, struct payload_step *ret_step);
     /* One of its samples: values[n_fields] by position in the merged table. -EAGAIN: its memory is not known yet. */
-    int (*sample)(void *context, uint64_t step, uint32_t index, struct directory_sample *ret_sample, struct value *values,
-                  struct poise_err *err);
+    int (*sample)(void *context, uint64_t step, uint32_t index, struct directory_sample *ret_sample,
+                  struct value *values, struct poise_err *err);
     /* That rank has all it takes of this step and those before it. */
     void (*done)(void *context, uint64_t step, uint32_t rank);
     /* From any thread: memory that was under way is free again. */

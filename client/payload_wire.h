@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What ranks on different nodes say to each other about payload; docs/protocol.md has the conversation. A message is one
- * frame: a header of a fixed size, then `count` items. The bytes of payload themselves follow DATA in further frames.
- * Numbers are little-endian. Not protobuf: entries are read and written once a sample on the path of every step, and
- * payload must not be copied through a packer.
+ * What ranks on different nodes say to each other about payload; docs/protocol.md has the conversation. A message is
+ * one frame: a header of a fixed size, then `count` items. The bytes of payload themselves follow DATA in further
+ * frames. Numbers are little-endian. Not protobuf: entries are read and written once a sample on the path of every
+ * step, and payload must not be copied through a packer.
  *
  * Whatever bytes come in, decoding touches nothing outside of them and a decoded message obeys every bound below.
  */
@@ -14,11 +14,13 @@
 
 #define PAYLOAD_VERSION 1u
 #define PAYLOAD_HEADER_BYTES 112u
-#define PAYLOAD_PIECE_BYTES (1u << 20) /* of one DATA: larger ones are no faster, and a small one behind it waits longer */
+#define PAYLOAD_PIECE_BYTES (1u << 20) /* of one DATA: larger ones are no faster, and a small one behind it waits
+                                        * longer */
 #define PAYLOAD_MAX_ITEMS 8192u        /* of one ask: samples, or ranges of bytes */
 #define PAYLOAD_EXTENT_BYTES 16u
 #define PAYLOAD_TEXT_BYTES 200u /* of a refusal, with its 0 */
-#define PAYLOAD_ASK_BYTES (PAYLOAD_HEADER_BYTES + PAYLOAD_MAX_ITEMS * PAYLOAD_EXTENT_BYTES) /* the largest to a sender */
+#define PAYLOAD_ASK_BYTES (PAYLOAD_HEADER_BYTES + PAYLOAD_MAX_ITEMS * PAYLOAD_EXTENT_BYTES) /* the largest to a
+                                                                                             * sender */
 
 /* The largest entry on the wire; one ENTRIES may be longer than a piece by this. */
 #define PAYLOAD_ENTRY_BYTES (48u + POISE_MAX_FIELDS * (8u + 8u * POISE_MAX_DIMS))
@@ -76,7 +78,8 @@ size_t payload_wire_bytes(const struct payload_message *msg);
 void payload_wire_encode(const struct payload_message *msg, unsigned char *room);
 
 /* Borrows the frame. Errors: -EPROTO says what does not fit, -EPROTONOSUPPORT another version. */
-int payload_wire_decode(const unsigned char *frame, size_t n_bytes, struct payload_message *ret_msg, struct poise_err *err);
+int payload_wire_decode(const unsigned char *frame, size_t n_bytes, struct payload_message *ret_msg,
+                        struct poise_err *err);
 
 const char *payload_type_name(uint32_t type);
 const char *payload_refusal_text(uint32_t code);
@@ -87,7 +90,8 @@ struct payload_extent payload_extent(const struct payload_message *msg, uint32_t
 void payload_put_index(unsigned char *items, uint32_t i, uint32_t index);
 void payload_put_extent(unsigned char *items, uint32_t i, const struct payload_extent *extent);
 
-/* Writes an entry. values[n_fields] by position in the merged table. The room is PAYLOAD_ENTRY_BYTES. Returns its bytes. */
+/* Writes an entry. values[n_fields] by position in the merged table. The room is PAYLOAD_ENTRY_BYTES. Returns its
+ * bytes. */
 size_t payload_put_entry(unsigned char *room, const struct directory_sample *sample, const struct value *values,
                          uint32_t n_fields);
 
@@ -101,8 +105,8 @@ struct payload_entries { /* reads ENTRIES */
 void payload_entries_begin(const struct payload_message *msg, const struct wire_table *table, uint32_t rank,
                            struct payload_entries *ret_entries);
 
-/* The next one, which is of sample `index`. in_bytes as in directory_read(). values[n_fields]: present and shapes; data is
- * NULL. Errors: -EPROTO as directory_read(). */
+/* The next one, which is of sample `index`. in_bytes as in directory_read(). values[n_fields]: present and shapes; data
+ * is NULL. Errors: -EPROTO as directory_read(). */
 int payload_next_entry(struct payload_entries *entries, uint32_t index, uint64_t in_bytes,
                        struct directory_sample *ret_sample, struct value *values, struct poise_err *err);
 

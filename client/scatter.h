@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Payload that comes in pieces from another node is written once, from the message to where the trainer reads it. A
- * sample travels as the bytes of its present fields in C order, by position in the merged table; a piece is any range of
- * that, so it may begin and end inside of a field, a row or an element. Padding does not travel: assemble_pad().
+ * sample travels as the bytes of its present fields in C order, by position in the merged table; a piece is any range
+ * of that, so it may begin and end inside of a field, a row or an element. Padding does not travel: assemble_pad().
  */
 #ifndef POISE_CLIENT_SCATTER_H
 #define POISE_CLIENT_SCATTER_H

@@ -28,8 +28,9 @@ struct settings {
 };
 
 /* Reads the environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT,
- * POISE_JOB, POISE_SOCKET_DIR, POISE_INTERFACE, those of coordinators.c), the clock and the random source. Copies. *ret_settings: caller frees with
- * settings_free(). Errors: -EINVAL and the like, naming the option or variable, its value and what is allowed. */
+ * POISE_JOB, POISE_SOCKET_DIR, POISE_INTERFACE, those of coordinators.c), the clock and the random source. Copies.
+ * *ret_settings: caller frees with settings_free(). Errors: -EINVAL and the like, naming the option or variable, its
+ * value and what is allowed. */
 int settings_resolve(const struct poise_options *opt, struct settings *ret_settings, struct poise_err *err);
 
 void settings_free(struct settings *settings);

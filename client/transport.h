@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How samples come from one rank to another: a small interface, so that a step may mix ways. transport_memory.c copies out
- * of the arenas of ranks on the same node, transport_tcp.c pulls from other nodes; one for RDMA would follow the second:
- * entries first, then reads straight into places that are known.
+ * How samples come from one rank to another: a small interface, so that a step may mix ways. transport_memory.c copies
+ * out of the arenas of ranks on the same node, transport_tcp.c pulls from other nodes; one for RDMA would follow the
+ * second: entries first, then reads straight into places that are known.
  *
- * For each rank that a step's samples come from (a source) shuffle.c calls entries() until it has all directory entries,
- * lays the micro-batches out, reserves room, calls fetch() until all payload is in place, then done(). Nothing here blocks:
- * -EAGAIN means call again when the engine has woken up. The engine's thread alone calls.
+ * For each rank that a step's samples come from (a source) shuffle.c calls entries() until it has all directory
+ * entries, lays the micro-batches out, reserves room, calls fetch() until all payload is in place, then done(). Nothing
+ * here blocks: -EAGAIN means call again when the engine has woken up. The engine's thread alone calls.
  */
 #ifndef POISE_CLIENT_TRANSPORT_H
 #define POISE_CLIENT_TRANSPORT_H
@@ -48,7 +48,8 @@ struct transport_calls {
      * data is read by assemble_fill(). */
     bool writes;
     /* 0 all entries of the source are here; -EAGAIN; else an error that ends the epoch. */
-    int (*entries)(struct transport *t, const struct transport_step *step, struct source *source, struct poise_err *err);
+    int (*entries)(struct transport *t, const struct transport_step *step, struct source *source,
+                   struct poise_err *err);
     int (*fetch)(struct transport *t, const struct transport_step *step, struct source *source, struct poise_err *err);
     /* This rank has all it takes of that rank's step. */
     void (*done)(struct transport *t, uint64_t step, uint32_t rank);

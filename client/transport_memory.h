@@ -19,6 +19,7 @@ int transport_memory_own(struct poise *p, uint64_t step, const struct wire_table
                          struct poise_err *err);
 
 /* As directory_lookup_fn, of the own arena: context is struct poise. */
-bool transport_memory_lookup(void *p, uint32_t segment, uint32_t generation, const void **ret_base, uint64_t *ret_bytes);
+bool transport_memory_lookup(void *p, uint32_t segment, uint32_t generation, const void **ret_base,
+                             uint64_t *ret_bytes);
 
 #endif

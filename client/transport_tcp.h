@@ -34,8 +34,8 @@ void transport_tcp_join(const struct transport_tcp *tcp, struct wire_join *join)
  */
 int transport_tcp_new(struct poise *p, struct transport_tcp **ret_tcp, struct poise_err *err);
 
-/* The roster says that peers are on other nodes: serves from now on. Errors: -EOPNOTSUPP says who serves nowhere, -ENOKEY,
- * -EPROTO, -ENOMEM, -EMFILE. */
+/* The roster says that peers are on other nodes: serves from now on. Errors: -EOPNOTSUPP says who serves nowhere,
+ * -ENOKEY, -EPROTO, -ENOMEM, -EMFILE. */
 int transport_tcp_start(struct transport_tcp *tcp, const struct wire_roster *roster, struct poise_err *err);
 
 struct transport *transport_tcp_transport(struct transport_tcp *tcp);

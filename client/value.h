@@ -27,8 +27,8 @@ int value_bytes(const struct value *value, uint32_t dtype, uint64_t *ret_bytes);
 int value_check(const struct value *value, const struct wire_field *field, uint32_t rank, uint32_t sample,
                 uint64_t *ret_bytes, struct poise_err *err);
 
-/* A field's position in the table by its name, POISE_NONE: not there. What comes in is mostly in the table's order, so the
- * search begins at `hint`, where the last one ended. */
+/* A field's position in the table by its name, POISE_NONE: not there. What comes in is mostly in the table's order, so
+ * the search begins at `hint`, where the last one ended. */
 uint32_t value_field(const struct wire_table *table, const char *name, uint32_t hint);
 
 #define VALUE_SHAPE_TEXT 192

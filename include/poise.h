@@ -2,9 +2,9 @@
 /*
  * poise: keeps the data-parallel ranks of a training run evenly loaded.
  *
- * Every rank submits the samples that its loader gave it; poise decides, outside the trainer, which rank trains on which
- * sample, moves the samples peer to peer, and hands back assembled, balanced micro-batches. Order inside a global batch
- * does not change the gradient, so no sample is lost, doubled or altered, and training stays the same.
+ * Every rank submits the samples that its loader gave it; poise decides, outside the trainer, which rank trains on
+ * which sample, moves the samples peer to peer, and hands back assembled, balanced micro-batches. Order inside a global
+ * batch does not change the gradient, so no sample is lost, doubled or altered, and training stays the same.
  *
  * Link with `pkg-config --cflags --libs poise`. A daemon, `poised`, must run on the node.
  *
@@ -26,17 +26,17 @@
  *     }
  *     poise_close(p, &err);
  *
- * Threads.  One handle may be used from several threads: one submits, one reads each iterator, any releases. The library
- *           runs one thread of its own a handle, with all signals blocked. It never logs: see poise_notice().
+ * Threads.  One handle may be used from several threads: one submits, one reads each iterator, any releases. The
+ *           library runs one thread of its own a handle, with all signals blocked. It never logs: see poise_notice().
  * Fork.     After fork() the child may not use a handle of its parent: calls return -EPERM. Nothing of the parent's is
  *           mapped in the child, and the parent's death is seen although children live.
- * Blocking. poise_open, poise_alloc, poise_submit, poise_next and poise_close block, each with a deadline; a timeout_ms of
- *           -1 takes the deadline of the options, 0 polls. poise_interrupt() ends all waits with -EINTR.
- * Errors.   0, or a negative errno and a text in *err (which may be NULL) that names the thing, the value and what to do.
- *           On failure there is no side effect, outputs are untouched and ownership is unchanged. These have a meaning of
- *           their own:
+ * Blocking. poise_open, poise_alloc, poise_submit, poise_next and poise_close block, each with a deadline; a timeout_ms
+ *           of -1 takes the deadline of the options, 0 polls. poise_interrupt() ends all waits with -EINTR.
+ * Errors.   0, or a negative errno and a text in *err (which may be NULL) that names the thing, the value and what to
+ *           do. On failure there is no side effect, outputs are untouched and ownership is unchanged. These have a
+ *           meaning of their own:
  *             -ENODATA    poise_next: the data has ended on the ranks, as the option `end` says
- *             -EBADMSG    poise_next: this step's outcome is an error (the same text on every rank); the next step goes on
+ *             -EBADMSG    poise_next: this step's outcome is an error (the same text on every rank); the next goes on
  *             -ETIMEDOUT  nothing happened in time; the text says what was waited for
  *             -EINTR      poise_interrupt() was called
  *             -ESHUTDOWN  the epoch was aborted (a rank died, a node fell silent); only release and close are left
@@ -59,7 +59,7 @@ extern "C" {
 
 #define POISE_VERSION "0.1.0"
 
-#define POISE_MAX_DIMS 8     /* dimensions of a sample's field; the micro-batch may add one, so a sample has at most 7 */
+#define POISE_MAX_DIMS 8     /* of a sample's field; the micro-batch may add one, so a sample has at most 7 */
 #define POISE_MAX_PHASES 8   /* vision, audio, LLM ... */
 #define POISE_MAX_EXTENTS 4  /* different ragged axes of padded fields, shared between fields by name */
 #define POISE_MAX_FIELDS 256 /* fields of a group, over all ranks */
@@ -67,8 +67,8 @@ extern "C" {
 #define POISE_NONE UINT32_MAX
 
 /*
- * What went wrong. Fixed for ever: it never grows. `code` is the negative errno that was returned; rank, sample and field
- * are POISE_NONE or "" where they do not apply.
+ * What went wrong. Fixed for ever: it never grows. `code` is the negative errno that was returned; rank, sample and
+ * field are POISE_NONE or "" where they do not apply.
  */
 struct poise_err {
     int32_t code;
@@ -105,7 +105,7 @@ struct poise_err {
 const char *poise_dtype_name(uint32_t dtype);
 uint32_t poise_dtype_bytes(uint32_t dtype);
 
-/* ------------------------------------------------------------------------------------------------------------- options */
+/* ---------------------------------------------------------------------------------------------------------- options */
 
 /* How a sample's cost follows from its length and attention in one phase:
  * passes * (linear * length + quadratic * attention + constant), in units of 1,024 FLOP. */
@@ -148,7 +148,8 @@ struct poise_options {
     size_t size; /* sizeof(struct poise_options) */
 
     /* Who. All processes of a group must give the same job, group, n_ranks, n_replicas and the same "what" below. */
-    const char *job;   /* NULL: from POISE_JOB, else made from the launcher's run id, master address, port and restart count */
+    const char *job;   /* NULL: from POISE_JOB, else made from the launcher's run id, master address, port and restart
+                        * count */
     const char *group; /* NULL: "dp" */
     uint32_t rank;
     uint32_t n_ranks;    /* 0: rank and n_ranks from RANK and WORLD_SIZE */
@@ -196,18 +197,20 @@ struct poise_options {
     int64_t node_timeout_ms;   /* 0: 10,000: the local daemon is gone */
     int64_t close_timeout_ms;  /* 0: 30,000: peers still read what this rank sent */
 
-    /* A record of the metadata and the outcome of each step, for `poisectl explain` and `simulate`. All processes must ask for
-     * it; replica 0 of rank 0 writes it. */
-    const char *record; /* the file: new or empty; ".1" is added at the launcher's first restart. NULL: POISE_RECORD, else none */
+    /* A record of the metadata and the outcome of each step, for `poisectl explain` and `simulate`. All processes must
+     * ask for it; replica 0 of rank 0 writes it. */
+    const char *record; /* the file: new or empty; ".1" is added at the launcher's first restart. NULL: POISE_RECORD,
+                         * else none */
     uint64_t record_max_bytes; /* recording stops before the file is larger; 0: 1 GiB */
 
-    /* The interface that peers on other nodes reach this process by: names in the syntax of NCCL_SOCKET_IFNAME ("eth0,ib",
-     * "=eth0", "^docker,lo"), or an address of this host. NULL: POISE_INTERFACE, else NCCL_SOCKET_IFNAME, else
-     * GLOO_SOCKET_IFNAME, else the route to the first coordinator. */
+    /* The interface that peers on other nodes reach this process by: names in the syntax of NCCL_SOCKET_IFNAME
+     * ("eth0,ib", "=eth0", "^docker,lo"), or an address of this host. NULL: POISE_INTERFACE, else NCCL_SOCKET_IFNAME,
+     * else GLOO_SOCKET_IFNAME, else the route to the first coordinator. */
     const char *interface;
 
-    /* Measures on the running job what balancing gives: so many steps balanced, so many in arrival order, and so on; `poisectl
-     * status` shows both measured step times (of poise_report) and the speed-up, with 95 % intervals. 0: POISE_AUDIT, else off. */
+    /* Measures on the running job what balancing gives: so many steps balanced, so many in arrival order, and so on;
+     * `poisectl status` shows both measured step times (of poise_report) and the speed-up, with 95 % intervals. 0:
+     * POISE_AUDIT, else off. */
     uint64_t audit;
 
     /* Payload between nodes; within a node it never leaves memory. */
@@ -216,7 +219,7 @@ struct poise_options {
     uint32_t payload_threads; /* that send, receive and encrypt, of this process; 0: 2 */
 };
 
-/* --------------------------------------------------------------------------------------------------------- the handle */
+/* ------------------------------------------------------------------------------------------------------- the handle */
 
 struct poise;
 
@@ -225,26 +228,26 @@ const char *poise_version(void);
 
 /*
  * Joins the group: blocks until all n_ranks * n_replicas processes have, at most open_timeout_ms. Copies the options.
- * *ret_p: caller frees with poise_close(). Errors: -EINVAL bad option or one that differs from a peer's (both are named);
- * -ECONNREFUSED no daemon; -EACCES its socket may not be opened; -ETIMEDOUT peers did not come (see `poisectl status`);
- * -EPROTONOSUPPORT daemon and library have different wire versions; -ENOMEM; -EMFILE.
+ * *ret_p: caller frees with poise_close(). Errors: -EINVAL bad option or one that differs from a peer's (both are
+ * named); -ECONNREFUSED no daemon; -EACCES its socket may not be opened; -ETIMEDOUT peers did not come (see `poisectl
+ * status`); -EPROTONOSUPPORT daemon and library have different wire versions; -ENOMEM; -EMFILE.
  */
 int poise_open(const struct poise_options *opt, struct poise **ret_p, struct poise_err *err);
 
 /*
- * Leaves in order: serves what this rank took part in until its receivers are done (at most close_timeout_ms), tells the
- * daemon, frees the handle. Calls that wait in other threads return -ESHUTDOWN; none may begin from now on. Batches that
- * are still held stay valid until they are released. NULL is allowed. Returns
+ * Leaves in order: serves what this rank took part in until its receivers are done (at most close_timeout_ms), tells
+ * the daemon, frees the handle. Calls that wait in other threads return -ESHUTDOWN; none may begin from now on. Batches
+ * that are still held stay valid until they are released. NULL is allowed. Returns
  * -ETIMEDOUT, with the handle freed all the same, where receivers were not done.
  */
 int poise_close(struct poise *p, struct poise_err *err);
 
-/* Ends every wait of other threads in this handle with -EINTR, and the next one that would begin if none waits now. Only
- * poise_close(), with which a program ends after an interrupt, is ended where it waits already, and not where it would
- * begin: peers still read what this rank sent. Async-signal-safe. */
+/* Ends every wait of other threads in this handle with -EINTR, and the next one that would begin if none waits now.
+ * Only poise_close(), with which a program ends after an interrupt, is ended where it waits already, and not where it
+ * would begin: peers still read what this rank sent. Async-signal-safe. */
 void poise_interrupt(struct poise *p);
 
-/* -------------------------------------------------------------------------------------------------------------- fields */
+/* ----------------------------------------------------------------------------------------------------------- fields */
 
 #define POISE_CONCAT 0 /* samples are concatenated along `axis` */
 #define POISE_PADDED 1 /* samples are stacked at a new `axis`; ragged axes are padded */
@@ -259,7 +262,8 @@ void poise_interrupt(struct poise *p);
 
 /*
  * One named part of a sample. Ranks need not declare the same fields, nor in the same order: they are merged by name;
- * only a different dtype, fixed axis or rule is an error (at next, on every rank). A field that a sample lacks is empty.
+ * only a different dtype, fixed axis or rule is an error (at next, on every rank). A field that a sample lacks is
+ * empty.
  */
 struct poise_field {
     const char *name; /* copied */
@@ -268,23 +272,26 @@ struct poise_field {
     uint32_t n_dims; /* of one sample, 0 (a scalar) to 7 */
     uint32_t axis;   /* concat: along which; padded: where the axis of samples is inserted */
     int64_t shape[POISE_MAX_DIMS]; /* -1: ragged */
-    const char *axis_name[POISE_MAX_DIMS]; /* padded, of ragged axes: axes of one name are padded alike; NULL: the field's own */
+    const char *axis_name[POISE_MAX_DIMS]; /* padded, of ragged axes: axes of one name are padded alike; NULL: the
+                                            * field's own */
     uint32_t pad_side, pad_scope;
     uint32_t pad_multiple; /* the padded extent is rounded up to a multiple; 0: 1 */
     uint32_t n_divisors;
     uint64_t pad_to;   /* pad_scope POISE_PAD_FIXED */
     uint64_t pad_bits; /* the pad value: the bits of one element of up to 8 bytes, in its own byte order */
-    const char *rows_of; /* a grid field (integers, 2-dimensional, ragged first axis): this field's first axis must have as
-                          * many rows as the sum over the grid's rows of the product of their columns; NULL: not tied */
+    const char *rows_of; /* a grid field (integers, 2-dimensional, ragged first axis): this field's first axis must have
+                          * as many rows as the sum over the grid's rows of the product of their columns; NULL: not
+                          * tied */
     uint32_t divisor[POISE_MAX_DIMS]; /* [n_divisors], by column of the grid: must divide it (spatial merge); rows count
                                        * after the division. 0 is taken as 1 */
 };
 
-/* Declares fields, before the first submission or between submissions (new ones only). Copies. field_size: sizeof *fields. */
+/* Declares fields, before the first submission or between submissions (new ones only). Copies. field_size: sizeof
+ * *fields. */
 int poise_declare(struct poise *p, const struct poise_field *fields, uint32_t n_fields, size_t field_size,
                   struct poise_err *err);
 
-/* ---------------------------------------------------------------------------------------------------------- submission */
+/* ------------------------------------------------------------------------------------------------------- submission */
 
 struct poise_value {
     const char *field; /* declared name */
@@ -309,12 +316,13 @@ struct poise_sample {
 };
 #define POISE_DEFAULT_MICRO_BATCH INT64_MIN
 #define POISE_UNIT_TOGETHER 0   /* members are neighbours in the micro-batch */
-#define POISE_UNIT_TRANSPOSED 1 /* all first members of the micro-batch's units, then all second ... (pairwise batches) */
+#define POISE_UNIT_TRANSPOSED 1 /* all first members of the micro-batch's units, then all second ... (pairwise
+                                 * batches) */
 
 /*
- * Memory inside this rank's arena for the values of the next submission, so that submitting copies nothing. Blocks while
- * peers still read older steps and no room is left. Aligned to 64 bytes. Valid until the submission that uses it, or
- * poise_discard(). Errors: -ETIMEDOUT, -ENOMEM (says needed and available), -EINTR, -ESHUTDOWN.
+ * Memory inside this rank's arena for the values of the next submission, so that submitting copies nothing. Blocks
+ * while peers still read older steps and no room is left. Aligned to 64 bytes. Valid until the submission that uses it,
+ * or poise_discard(). Errors: -ETIMEDOUT, -ENOMEM (says needed and available), -EINTR, -ESHUTDOWN.
  */
 int poise_alloc(struct poise *p, uint64_t bytes, int64_t timeout_ms, void **ret_data, struct poise_err *err);
 
@@ -323,22 +331,23 @@ int poise_discard(struct poise *p, struct poise_err *err);
 
 /*
  * Submits this rank's samples of a step; steps are consecutive. Borrows everything for the call (copies values that are
- * not in memory of poise_alloc). n_samples may be 0. Blocks while it is more than prefetch_depth steps ahead of the one that
- * the slowest iterator reads, while step - 8 is undecided, or while no arena memory is free.
+ * not in memory of poise_alloc). n_samples may be 0. Blocks while it is more than prefetch_depth steps ahead of the one
+ * that the slowest iterator reads, while step - 8 is undecided, or while no arena memory is free.
  * Errors: -EINVAL naming sample and field (nothing has happened: submit again, or poise_fail()), -ENOMEM (needed and
  * available), -ERANGE a cost above 2^63 - 1, -ETIMEDOUT (says what is waited for), -EINTR, -ESHUTDOWN, -EALREADY a step
  * that was submitted, -ENODATA the group's data has ended before it.
  */
-int poise_submit(struct poise *p, uint64_t step, const struct poise_sample *samples, uint32_t n_samples, size_t sample_size,
-                 int64_t timeout_ms, struct poise_err *err);
+int poise_submit(struct poise *p, uint64_t step, const struct poise_sample *samples, uint32_t n_samples,
+                 size_t sample_size, int64_t timeout_ms, struct poise_err *err);
 
 /* Makes `step`, the next unsubmitted one, bad on all ranks: their next returns -EBADMSG with `reason` and this rank. */
 int poise_fail(struct poise *p, uint64_t step, const char *reason, int64_t timeout_ms, struct poise_err *err);
 
-/* This rank has no data from `step` (the next unsubmitted one) on. Saying so again, or after the group has ended, is fine. */
+/* This rank has no data from `step` (the next unsubmitted one) on. Saying so again, or after the group has ended, is
+ * fine. */
 int poise_end(struct poise *p, uint64_t step, int64_t timeout_ms, struct poise_err *err);
 
-/* ---------------------------------------------------------------------------------------------------------- iteration */
+/* -------------------------------------------------------------------------------------------------------- iteration */
 
 struct poise_tensor {
     const char *name;
@@ -354,17 +363,18 @@ struct poise_row { /* one sample of a micro-batch */
     uint32_t origin_rank, origin_index;
     uint32_t arrival_micro_batch, reserved;
     uint64_t loss_tokens;
-    double weight_step;    /* 1 / loss tokens of the step, 0 without loss tokens: sum over ranks of weight x loss_tokens is 1 */
-    double weight_arrival; /* 1 / (loss tokens of its arrival micro-batch x micro-batches of the step, over all ranks, that
-                            * hold a sample): means of means as the unbalanced run has them */
+    double weight_step;    /* 1 / loss tokens of the step, 0 without loss tokens: sum over ranks of weight x loss_tokens
+                            * is 1 */
+    double weight_arrival; /* 1 / (loss tokens of its arrival micro-batch x micro-batches of the step, over all ranks,
+                            * that hold a sample): means of means as the unbalanced run has them */
 };
 
 struct poise_totals { /* of a step over all ranks; the same on every rank */
     uint64_t n_samples, loss_tokens, bytes;
     uint64_t arrival_micro_batches; /* that hold a sample, over all ranks */
     uint64_t bytes_moved, samples_moved;
-    uint64_t cost_before, cost_after, cost_mean; /* predicted: the objective of arrival order, of this plan, and the mean
-                                                  * rank's cost; in units of 2^10 FLOP, saturated at 2^64 - 1 */
+    uint64_t cost_before, cost_after, cost_mean; /* predicted: the objective of arrival order, of this plan, and the
+                                                  * mean rank's cost; in units of 2^10 FLOP, saturated at 2^64 - 1 */
     uint64_t length_micro_batch_before[POISE_MAX_PHASES]; /* largest of any micro-batch in arrival order */
     uint64_t length_micro_batch_after[POISE_MAX_PHASES];
     uint64_t lacking_before, lacking_after; /* micro-batches that lack a phase that some sample of the step has */
@@ -402,7 +412,8 @@ struct poise_batch {
     size_t row_size;
     const struct poise_tensor *fields; /* [n_fields] assembled */
     size_t tensor_size;
-    const struct poise_tensor *values; /* [n_samples * n_fields] each sample's own part of fields[f], at s * n_fields + f */
+    const struct poise_tensor *values; /* [n_samples * n_fields] each sample's own part of fields[f], at s * n_fields +
+                                        * f */
     const struct poise_totals *totals;
     const struct poise_mapping *mapping;
     unsigned char plan_id[16];
@@ -422,7 +433,7 @@ void poise_release(const struct poise_batch *batch);
 /* The field of that name in the batch, NULL if there is none. Valid as long as the batch. */
 const struct poise_tensor *poise_batch_field(const struct poise_batch *batch, const char *name);
 
-/* ------------------------------------------------------------------------------------------------------------ insight */
+/* ---------------------------------------------------------------------------------------------------------- insight */
 
 #define POISE_INFO 6 /* severities, as syslog's */
 #define POISE_WARNING 4
@@ -456,7 +467,7 @@ struct poise_stats {
 /* Fills *ret_stats; stats_size: sizeof *ret_stats. Never blocks. */
 int poise_stats(struct poise *p, struct poise_stats *ret_stats, size_t stats_size);
 
-/* ------------------------------------------------------------------------------------------------------------- planner */
+/* ---------------------------------------------------------------------------------------------------------- planner */
 
 /* A padded field's share of memory: count x unit_bytes x product over the axes in axis_mask of the padded extent. */
 struct poise_pad {
@@ -498,7 +509,8 @@ struct poise_plan_request {
 };
 
 struct poise_quality { /* costs in units of 1,024 FLOP, saturated at 2^64 - 1 */
-    uint64_t objective_before, objective_after, objective_bound; /* of arrival order, of the plan, no plan can be below */
+    uint64_t objective_before, objective_after, objective_bound; /* of arrival order, of the plan, no plan can be
+                                                                  * below */
     uint64_t rank_max_before, rank_max_after, rank_mean;         /* summed cost of a rank */
     uint64_t samples_moved, bytes_moved, bytes_total;
     uint64_t bytes_floor; /* the least bytes, samples divisible, that bring every rank to the target */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Internal to proto/: the parts that encode.c puts together. Each returns NULL or false only where there is no memory. */
+/* Internal to proto/: the parts that encode.c puts together. Each returns NULL or false only where there is no
+ * memory. */
 #ifndef POISE_PROTO_ENCODE_H
 #define POISE_PROTO_ENCODE_H
 

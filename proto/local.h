@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Messages of the SEQPACKET connection between a process and its poised: what only a unix socket can carry (credentials,
- * file descriptors, the end of a process). One fixed struct a packet, in the machine's byte order: both ends are on one
- * machine. No I/O here: checks of what came in.
+ * Messages of the SEQPACKET connection between a process and its poised: what only a unix socket can carry
+ * (credentials, file descriptors, the end of a process). One fixed struct a packet, in the machine's byte order: both
+ * ends are on one machine. No I/O here: checks of what came in.
  */
 #ifndef POISE_PROTO_LOCAL_H
 #define POISE_PROTO_LOCAL_H
@@ -37,8 +37,8 @@ struct local_message {
     char text[LOCAL_PATH_BYTES + 148]; /* LOCAL_TOKEN: path of the ZeroMQ socket; LOCAL_REFUSED: the reason */
 };
 
-/* Checks a packet of n_bytes that came with n_fds descriptors, from a process (from_process) or from poised. Errors: -EPROTO
- * naming the member and the value, -EPROTONOSUPPORT another version. */
+/* Checks a packet of n_bytes that came with n_fds descriptors, from a process (from_process) or from poised. Errors:
+ * -EPROTO naming the member and the value, -EPROTONOSUPPORT another version. */
 int local_check(const void *packet, size_t n_bytes, uint32_t n_fds, bool from_process, struct poise_err *err);
 
 #endif

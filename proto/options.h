@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The options that must agree over a group, as sorted keys and values: the client writes them from its struct
- * poise_options, every coordinator compares them as text (so a difference can be named) and reads them back. One table in
- * options.c lists every key once. Pure.
+ * poise_options, every coordinator compares them as text (so a difference can be named) and reads them back. One table
+ * in options.c lists every key once. Pure.
  */
 #ifndef POISE_PROTO_OPTIONS_H
 #define POISE_PROTO_OPTIONS_H
@@ -25,15 +25,18 @@ struct options { /* what a coordinator needs of them */
 #define OPTIONS_PAYLOAD_CURVE 0
 #define OPTIONS_PAYLOAD_PLAIN 1
 
-/* From resolved options (a preset already turned into phases) to text: *ret_options: caller frees with options_free(). */
+/* From resolved options (a preset already turned into phases) to text: *ret_options: caller frees with
+ * options_free(). */
 int options_write(const struct options *options, struct wire_option **ret_options, uint32_t *ret_n_options,
                   struct poise_err *err);
 void options_free(struct wire_option *options, uint32_t n_options);
 
 /* Back. Errors: -EINVAL an unknown key (a newer library), a bad value: both named. */
-int options_read(const struct wire_option *list, uint32_t n_options, struct options *ret_options, struct poise_err *err);
+int options_read(const struct wire_option *list, uint32_t n_options, struct options *ret_options,
+                 struct poise_err *err);
 
-/* The first key that differs, as text for an error ("micro_batch_size is 2 on rank 0 and 4 on rank 3"); 0 if none does. */
+/* The first key that differs, as text for an error ("micro_batch_size is 2 on rank 0 and 4 on rank 3"); 0 if none
+ * does. */
 int options_differ(const struct wire_join *a, const struct wire_join *b, char *text, size_t n_text);
 
 /* Fills the planner's request from them: everything but the columns. Borrows *options. */

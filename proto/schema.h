@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Field tables: checking one, hashing, merging those of all ranks by name. Pure; used by the client and the coordinator. */
+/* Field tables: checking one, hashing, merging those of all ranks by name. Pure; used by the client and the
+ * coordinator. */
 #ifndef POISE_PROTO_SCHEMA_H
 #define POISE_PROTO_SCHEMA_H
 
@@ -20,10 +21,10 @@ struct wire_id schema_hash(const struct wire_table *table);
 uint32_t schema_axes(const struct wire_table *table, const char *names[POISE_MAX_EXTENTS]);
 
 /*
- * Merges the tables of n_ranks ranks (NULL: that rank has none) by name, sorted by name. ret_table->fields: caller frees
- * with free(). A difference in dtype, dims, fixed axes or rules is -EINVAL, naming field, both ranks (the lowest that has
- * it and the lowest that differs) and both values: "job qwen-7b: rank 3 sends pixel_values as float32, rank 0 as bfloat16:
- * make them agree". -ENOMEM.
+ * Merges the tables of n_ranks ranks (NULL: that rank has none) by name, sorted by name. ret_table->fields: caller
+ * frees with free(). A difference in dtype, dims, fixed axes or rules is -EINVAL, naming field, both ranks (the lowest
+ * that has it and the lowest that differs) and both values: "job qwen-7b: rank 3 sends pixel_values as float32, rank 0
+ * as bfloat16: make them agree". -ENOMEM.
  */
 int schema_merge(const struct wire_table *const *tables, uint32_t n_ranks, struct wire_table *ret_table,
                  struct poise_err *err);

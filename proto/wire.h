@@ -2,12 +2,13 @@
 /*
  * Messages as plain structs, and their encoding.
  *
- * Every message between a trainer, its poised and the coordinators is one struct wire_message. wire_encode() turns it into
- * the bytes of poise.proto's Envelope; wire_decode() turns bytes back, with every count, range and sum checked, and never
- * allocates more than the caller's budget. No I/O, no state: core, client and shell hand messages over as they are.
+ * Every message between a trainer, its poised and the coordinators is one struct wire_message. wire_encode() turns it
+ * into the bytes of poise.proto's Envelope; wire_decode() turns bytes back, with every count, range and sum checked,
+ * and never allocates more than the caller's budget. No I/O, no state: core, client and shell hand messages over as
+ * they are.
  *
- * Memory: a decoded message is one block; its arrays and strings point into it and live until wire_free(). Whoever builds a
- * message to encode lends its arrays for the call.
+ * Memory: a decoded message is one block; its arrays and strings point into it and live until wire_free(). Whoever
+ * builds a message to encode lends its arrays for the call.
  */
 #ifndef POISE_PROTO_WIRE_H
 #define POISE_PROTO_WIRE_H
@@ -27,14 +28,16 @@
 #define WIRE_JOB_BYTES 128 /* of a job's name with its 0 */
 #define WIRE_ADDRESS_BYTES 96u /* "tcp://[address of IPv6 with its scope]:port" with its 0 */
 #define WIRE_LISTEN_BYTES 128 /* of a coordinator's endpoint with its 0 */
-#define WIRE_MAX_LISTENS 16u  /* in a roster: more coordinators than anybody asks, and as little to send to many nodes */
+#define WIRE_MAX_LISTENS 16u  /* in a roster: more coordinators than anybody asks, and as little to send to many
+                               * nodes */
 #define WIRE_KEY_BYTES 32u     /* of a payload key: a secret key of CURVE */
 
 struct wire_id { /* 128 bits: epoch, plan id, digest, table hash, token. All zero: none */
     uint64_t hi, lo;
 };
 
-/* Ordered by (attempt, opened_ns, random): a higher one of the same (job, group, rank, replica) supersedes a lower one. */
+/* Ordered by (attempt, opened_ns, random): a higher one of the same (job, group, rank, replica) supersedes a lower
+ * one. */
 struct wire_incarnation {
     uint32_t attempt;
     uint64_t opened_ns; /* CLOCK_REALTIME at open */
@@ -45,7 +48,7 @@ struct wire_option {
     char *key, *value;
 };
 
-/* --------------------------------------------------------------------------------------------------------------- schema */
+/* ----------------------------------------------------------------------------------------------------------- schema */
 
 struct wire_field { /* as struct poise_field, self-contained */
     char name[POISE_MAX_NAME];
@@ -81,7 +84,8 @@ struct wire_join { /* one process; CLIENT -> node, and inside MEMBERS */
     uint32_t n_options; /* sorted by key; what must agree (proto/options.h) */
     struct wire_option *options;
     char payload[WIRE_ADDRESS_BYTES]; /* where peers on other nodes fetch payload, "tcp://ADDR:PORT"; "": nowhere */
-    uint8_t payload_key[WIRE_KEY_BYTES]; /* of the epoch, made by rank 0, replica 0; all zero: none. Only over secure links */
+    uint8_t payload_key[WIRE_KEY_BYTES]; /* of the epoch, made by rank 0, replica 0; all zero: none. Only over secure
+                                          * links */
 };
 
 #define WIRE_META_SAMPLES 0
@@ -95,7 +99,8 @@ struct wire_meta {
     uint32_t rank, replica;
     struct wire_incarnation incarnation;
     uint32_t kind; /* WIRE_META_* */
-    uint32_t mode; /* POISE_MODE_*: of this rank's node at submit; the most cautious of the step wins (off > shadow > on) */
+    uint32_t mode; /* POISE_MODE_*: of this rank's node at submit; the most cautious of the step wins (off > shadow >
+                    * on) */
     uint32_t speed_ppm;
     struct wire_id digest;     /* wire_meta_digest() of count, tags and features */
     struct wire_id table_hash; /* of this rank's field table so far; none: it has declared no field */
@@ -185,7 +190,8 @@ struct wire_outcome { /* coordinator -> node with the slices of its ranks; node 
     struct poise_totals totals;
     struct wire_id table_hash; /* of the merged table; none: no fields */
     struct wire_table *table;  /* NULL unless it changed since the last step, or was asked for */
-    uint32_t n_extents;        /* largest of the whole group's step, in the order of schema_axes() of the merged table */
+    uint32_t n_extents;        /* largest of the whole group's step, in the order of schema_axes() of the merged
+                                * table */
     uint32_t extent[POISE_MAX_EXTENTS];
     struct poise_err error; /* WIRE_OUTCOME_ERROR */
     uint32_t n_slices;      /* PLAN */
@@ -234,15 +240,16 @@ struct wire_heartbeat { /* node -> coordinator, once a second */
     } *epochs;
 };
 
-/* ------------------------------------------------------------------------------------------------------------ messages */
+/* --------------------------------------------------------------------------------------------------------- messages */
 
 enum wire_type {
     WIRE_HELLO = 1, /* process -> node: hello */
     WIRE_WELCOME,   /* node -> process: welcome */
     WIRE_REFUSED,   /* node -> process, coordinator -> node: refused */
     WIRE_JOIN,      /* process -> node: join */
-    WIRE_META,      /* process -> node: metas with one entry; node -> coordinator: metas of its ranks; coordinator -> node ->
-                     * process (rank 0, replica 0), only where the option `record` asks: replica 0's metas of all ranks */
+    WIRE_META,      /* process -> node: metas with one entry; node -> coordinator: metas of its ranks; coordinator ->
+                     * node -> process (rank 0, replica 0), only where the option `record` asks: replica 0's metas of
+                     * all ranks */
     WIRE_PULL,      /* process -> node -> coordinator: asks for a step's outcome (want_table: with the merged table) */
     WIRE_NEED,      /* coordinator -> node -> process: asks for a step's metadata (want_table: with the field table);
                      * process -> node -> coordinator: asks for the metas of a step for its record again */
@@ -322,19 +329,21 @@ struct wire_message {
 
 /*
  * Encodes. *ret_bytes: caller frees with free(). Errors: -EINVAL a count that contradicts its arrays or a value that
- * wire_decode would refuse, -E2BIG above WIRE_MAX_BYTES, -ENOMEM. Texts of errors are mended where they are not UTF-8. Not
- * sent: an error where `kind` says that there is none, columns where has_columns is false, attention that is length squared
- * (all phases: it comes back as NULL).
+ * wire_decode would refuse, -E2BIG above WIRE_MAX_BYTES, -ENOMEM. Texts of errors are mended where they are not UTF-8.
+ * Not sent: an error where `kind` says that there is none, columns where has_columns is false, attention that is length
+ * squared (all phases: it comes back as NULL).
  */
 int wire_encode(const struct wire_message *msg, uint8_t **ret_bytes, size_t *ret_n_bytes, struct poise_err *err);
 
 /*
  * Decodes bytes from outside; borrows them. Allocates at most `budget` bytes in all, half of it to unpack (0: 32 times
- * n_bytes plus 2 MB, at most WIRE_MAX_BYTES x 4). Checked: version, type, every length of every column, counts that sum up, ranks below
- * n_ranks where known, n_ranks x n_replicas at most WIRE_MAX_RANKS, strings without zero bytes and with valid UTF-8, dtype and rule codes. *ret_msg: caller frees with
- * wire_free(). Errors: -EPROTO (says which field and value), -EPROTONOSUPPORT another wire version, -E2BIG, -ENOMEM.
+ * n_bytes plus 2 MB, at most WIRE_MAX_BYTES x 4). Checked: version, type, every length of every column, counts that sum
+ * up, ranks below n_ranks where known, n_ranks x n_replicas at most WIRE_MAX_RANKS, strings without zero bytes and with
+ * valid UTF-8, dtype and rule codes. *ret_msg: caller frees with wire_free(). Errors: -EPROTO (says which field and
+ * value), -EPROTONOSUPPORT another wire version, -E2BIG, -ENOMEM.
  */
-int wire_decode(const uint8_t *bytes, size_t n_bytes, size_t budget, struct wire_message **ret_msg, struct poise_err *err);
+int wire_decode(const uint8_t *bytes, size_t n_bytes, size_t budget, struct wire_message **ret_msg,
+                struct poise_err *err);
 
 /* Frees a message that wire_decode or wire_copy made. NULL is allowed. */
 void wire_free(struct wire_message *msg);

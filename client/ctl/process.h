@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Processes of poisectl and of the benchmarks: how they start and end, one place that waits for them and for signals. */
+/* Processes of poisectl and of the benchmarks: how they start and end, one place that waits for them and for
+ * signals. */
 #ifndef POISE_CTL_PROCESS_H
 #define POISE_CTL_PROCESS_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What an audit measured on one node: how long steps took that were balanced, and steps that were delivered as they
- * arrived. A step takes as long as its slowest rank computes; its mode is its outcome's; a block counts by the mean of its
- * steps, since neighbours are alike and single steps would promise an interval that is too small. Pure.
+ * arrived. A step takes as long as its slowest rank computes; its mode is its outcome's; a block counts by the mean of
+ * its steps, since neighbours are alike and single steps would promise an interval that is too small. Pure.
  */
 #ifndef POISE_CORE_AUDIT_H
 #define POISE_CORE_AUDIT_H
@@ -10,8 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Steps that wait for their ranks' times: a rank reports when it has trained, up to a window after the outcome, and ranks
- * are up to a window apart; twice that, since a trainer may report late. */
+/* Steps that wait for their ranks' times: a rank reports when it has trained, up to a window after the outcome, and
+ * ranks are up to a window apart; twice that, since a trainer may report late. */
 #define AUDIT_STEPS 32u
 
 struct audit_tally { /* mean and squared deviations of n values, kept as they come (Welford) */
@@ -48,7 +48,8 @@ struct audit {
 
 void audit_init(struct audit *audit, uint64_t every); /* 0: nothing is measured */
 
-/* A step got its plan. n_measuring: ranks of this node that report at all; a step that fewer or more reported is left out. */
+/* A step got its plan. n_measuring: ranks of this node that report at all; a step that fewer or more reported is left
+ * out. */
 void audit_planned(struct audit *audit, uint64_t step, uint32_t mode, uint32_t n_measuring);
 
 /* A rank tells what a step took. */

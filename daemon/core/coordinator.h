@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The coordinator role: one state machine a group (group.h) behind a table by job and group. Collects members until a group
- * is whole, collects the metadata of each step, computes its outcome, and sends to each node its slice. Pure.
+ * The coordinator role: one state machine a group (group.h) behind a table by job and group. Collects members until a
+ * group is whole, collects the metadata of each step, computes its outcome, and sends to each node its slice. Pure.
  */
 #ifndef POISE_CORE_COORDINATOR_H
 #define POISE_CORE_COORDINATOR_H
@@ -31,7 +31,8 @@ enum coordinator_event_kind {
     COORDINATOR_FROM_NODE, /* link, msg */
     COORDINATOR_LINK_DOWN, /* the connection of a node ended: link (proof of nothing: starts its timer) */
     COORDINATOR_TICK,
-    COORDINATOR_POISONED /* planning a step killed the daemon before this one: epoch, step, who (where and what it was) */
+    COORDINATOR_POISONED /* planning a step killed the daemon before this one: epoch, step, who (where and what it
+                          * was) */
 };
 
 struct coordinator_event {
@@ -49,10 +50,10 @@ int coordinator_new(const struct coordinator_config *config, struct coordinator 
 void coordinator_free(struct coordinator *coordinator);
 
 /* One event. 0 or -ENOMEM (the event has no effect). *ret_update: valid until the next call. */
-int coordinator_step(struct coordinator *coordinator, const struct coordinator_event *event, struct core_update *ret_update,
-                     struct poise_err *err);
+int coordinator_step(struct coordinator *coordinator, const struct coordinator_event *event,
+                     struct core_update *ret_update, struct poise_err *err);
 
-/* ------------------------------------------------------------------------------------------------------------- reports */
+/* ---------------------------------------------------------------------------------------------------------- reports */
 
 struct group_report {
     char job[WIRE_JOB_BYTES], group[POISE_MAX_NAME];
@@ -69,7 +70,8 @@ struct group_report {
     uint32_t waiting[16];
     uint64_t waiting_ms;
     char error[512]; /* of the abort */
-    uint64_t n_stale, n_far, n_conflicts; /* metas refused: of other members or steps, beyond the window, of other content */
+    uint64_t n_stale, n_far, n_conflicts; /* metas refused: of other members or steps, beyond the window, of other
+                                           * content */
     uint64_t bytes_between_nodes; /* of bytes_moved */
     const char *payload; /* how it goes between nodes: "curve", "plain"; NULL: it does not */
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A running epoch at a coordinator: its members and nodes (epoch.c) and the window of its steps (steps.c). It knows nothing of
- * how it came to be or ends; group.c does.
+ * A running epoch at a coordinator: its members and nodes (epoch.c) and the window of its steps (steps.c). It knows
+ * nothing of how it came to be or ends; group.c does.
  */
 #ifndef POISE_CORE_EPOCH_H
 #define POISE_CORE_EPOCH_H
@@ -13,8 +13,8 @@
 
 /* 2 W: while the fastest rank has decided a, it submits up to a + W, and the slowest still needs a - W + 1. */
 #define EPOCH_SLOTS (2u * WIRE_WINDOW)
-/* A step's missing metadata is asked for again after so long: longer than an answer takes, much shorter than the 2 s after
- * which a rank that waits asks again. */
+/* A step's missing metadata is asked for again after so long: longer than an answer takes, much shorter than the 2 s
+ * after which a rank that waits asks again. */
 #define EPOCH_NEED_MS 200u
 
 struct epoch_slot {
@@ -80,7 +80,8 @@ struct epoch {
     struct epoch *next_dead; /* freed at the coordinator's next event: sends may still point into it */
 };
 
-/* Takes the whole set (it is empty afterwards). Errors: -ENOMEM without effect; -EINVAL options that no plan can follow. */
+/* Takes the whole set (it is empty afterwards). Errors: -ENOMEM without effect; -EINVAL options that no plan can
+ * follow. */
 int epoch_new(struct membership *set, uint64_t now_ms, struct epoch **ret_epoch, struct poise_err *err);
 void epoch_free(struct epoch *epoch);
 
@@ -91,11 +92,12 @@ struct member_node *epoch_node_by_instance(struct epoch *epoch, struct wire_id i
 /* Whether payload goes between nodes. */
 bool epoch_moves_payload(const struct epoch *epoch);
 
-/* Whether the key that the payload needs may go to every node. 0, -EAGAIN it is not here yet, -ENOKEY says whose connection
- * is in the way and what to do. */
+/* Whether the key that the payload needs may go to every node. 0, -EAGAIN it is not here yet, -ENOKEY says whose
+ * connection is in the way and what to do. */
 int epoch_check_key(const struct epoch *epoch, struct poise_err *err);
 
-/* The roster, to one node or to every one that can be reached: with the payload key only where the connection is secure. */
+/* The roster, to one node or to every one that can be reached: with the payload key only where the connection is
+ * secure. */
 void epoch_send_roster(const struct epoch *epoch, struct core_out *out, uint64_t link);
 void epoch_send_rosters(const struct epoch *epoch, struct core_out *out);
 
@@ -110,15 +112,16 @@ uint32_t epoch_missing(const struct epoch *epoch, uint32_t *ranks, uint32_t max)
 
 void epoch_beacon(const struct epoch *epoch, struct wire_id instance, struct wire_message *msg);
 
-/* ---------------------------------------------------------------------------------------------------------------- steps */
+/* ------------------------------------------------------------------------------------------------------------ steps */
 
 void epoch_steps_free(struct epoch *epoch);
 
 /* Metadata from a node. 0 or -ENOMEM without effect. Conflicts, stale and far-off ones are counted and dropped. */
-int epoch_meta(struct epoch *epoch, const struct wire_message *msg, uint64_t link, uint64_t now_ms, struct core_out *out);
+int epoch_meta(struct epoch *epoch, const struct wire_message *msg, uint64_t link, uint64_t now_ms,
+               struct core_out *out);
 
-/* Decides the lowest step that is complete, if any: sends the outcome, keeps it. The mark (may be NULL) is set meanwhile. 1: decided one, 0: none is complete, -ENOMEM
- * without effect. */
+/* Decides the lowest step that is complete, if any: sends the outcome, keeps it. The mark (may be NULL) is set
+ * meanwhile. 1: decided one, 0: none is complete, -ENOMEM without effect. */
 int epoch_decide(struct epoch *epoch, struct coordinator_mark *mark, uint64_t now_ms, struct core_out *out);
 
 /* Answers a node that asks for a step's outcome, or asks for what is missing of it. */
@@ -126,7 +129,8 @@ void epoch_pull(struct epoch *epoch, struct member_node *node, uint64_t step, bo
                 struct core_out *out);
 
 /* The same for the metadata of all ranks, which rank 0 records. */
-void epoch_need_record(struct epoch *epoch, struct member_node *node, uint64_t step, uint64_t now_ms, struct core_out *out);
+void epoch_need_record(struct epoch *epoch, struct member_node *node, uint64_t step, uint64_t now_ms,
+                       struct core_out *out);
 
 /* Asks the nodes that host processes whose metadata of an open step, or whose field table, is missing. */
 void epoch_need(struct epoch *epoch, uint64_t step, uint64_t now_ms, struct core_out *out);
@@ -134,7 +138,7 @@ void epoch_need(struct epoch *epoch, uint64_t step, uint64_t now_ms, struct core
 /* Samples whose metadata is here and whose step is undecided. */
 uint64_t epoch_n_open(const struct epoch *epoch);
 
-/* ---------------------------------------------------------------------------------------------------------------- window */
+/* ----------------------------------------------------------------------------------------------------------- window */
 
 enum epoch_place {
     EPOCH_PAST, /* nobody needs it any more, or it never gets an outcome */
@@ -151,10 +155,10 @@ void epoch_reached_beat(struct epoch *epoch, const struct member_node *node, con
 void epoch_far(struct epoch *epoch, uint64_t step);
 bool epoch_ask_far(struct epoch *epoch, uint64_t now_ms, struct core_out *out);
 
-/* ----------------------------------------------------------------------------------------------------------------- twins */
+/* ------------------------------------------------------------------------------------------------------------ twins */
 
-/* Two ranks that said the very same of a step with samples: tensor-parallel peers that were taken for data-parallel ranks
- * would swap copies of one sample. False: none, or no memory to look. */
+/* Two ranks that said the very same of a step with samples: tensor-parallel peers that were taken for data-parallel
+ * ranks would swap copies of one sample. False: none, or no memory to look. */
 bool epoch_twins(const struct epoch *epoch, const struct epoch_slot *slot, uint32_t *ret_a, uint32_t *ret_b);
 
 /* NULL: not in the window, or nothing of it came. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One group at a coordinator: how its members gather, run an epoch and part. Flat: one state, one table (group.c), every
- * change logged once. join.c takes members in.
+ * One group at a coordinator: how its members gather, run an epoch and part. Flat: one state, one table (group.c),
+ * every change logged once. join.c takes members in.
  */
 #ifndef POISE_CORE_GROUP_H
 #define POISE_CORE_GROUP_H
@@ -31,8 +31,10 @@ struct grave { /* a finished epoch: whoever still speaks of it is told why */
     struct wire_id epoch;
     struct wire_abort abort;
 };
-#define GROUP_POISONS 16u /* of the graves, the first are of epochs that killed a coordinator: no later end takes their place */
-#define GROUP_GRAVES 256u /* a daemon that saw more jobs than that end answers UNKNOWN, and the asker's own timeout ends it */
+#define GROUP_POISONS 16u /* of the graves, the first are of epochs that killed a coordinator: no later end takes their
+                           * place */
+#define GROUP_GRAVES 256u /* a daemon that saw more jobs than that end answers UNKNOWN, and the asker's own timeout ends
+                           * it */
 
 struct group_env { /* of the event at hand */
     const struct coordinator_config *config;
@@ -101,7 +103,7 @@ void group_report_epoch(const struct epoch *epoch, uint64_t now_ms, struct group
 uint32_t coordinator_n_groups(const struct coordinator *coordinator);
 const struct group *coordinator_group(const struct coordinator *coordinator, uint32_t i);
 
-/* ---------------------------------------------------------------------------------------------------------------- join.c */
+/* ----------------------------------------------------------------------------------------------------------- join.c */
 
 struct group_node { /* who sent the MEMBERS */
     struct wire_id instance;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The core's memory: all of it comes from here, so that a test can make the n-th allocation of an event fail and see that
- * the event had no effect.
+ * The core's memory: all of it comes from here, so that a test can make the n-th allocation of an event fail and see
+ * that the event had no effect.
  */
 #ifndef POISE_CORE_MEM_H
 #define POISE_CORE_MEM_H
@@ -11,7 +11,8 @@
 
 #include "proto/wire.h"
 
-/* Tests only. countdown < 0: never fails. At 0 the next allocation fails; then all following ones too (repeat) or none. */
+/* Tests only. countdown < 0: never fails. At 0 the next allocation fails; then all following ones too (repeat) or
+ * none. */
 struct core_fault {
     int64_t countdown;
     bool repeat;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The node role: admits local processes, gathers the metadata of a step of its ranks into one message to each coordinator,
- * hands slices to processes, and tells coordinators who died or left. Pure: every input is an event with its time.
+ * The node role: admits local processes, gathers the metadata of a step of its ranks into one message to each
+ * coordinator, hands slices to processes, and tells coordinators who died or left. Pure: every input is an event with
+ * its time.
  */
 #ifndef POISE_CORE_NODE_H
 #define POISE_CORE_NODE_H
@@ -47,8 +48,8 @@ struct node_event {
 int node_new(const struct node_config *config, struct node **ret_node);
 void node_free(struct node *node);
 
-/* One event. 0, -EACCES or -ENOENT for NODE_SET_MODE, or -ENOMEM (the event has no effect). *ret_update: valid until the
- * next call with this node. */
+/* One event. 0, -EACCES or -ENOENT for NODE_SET_MODE, or -ENOMEM (the event has no effect). *ret_update: valid until
+ * the next call with this node. */
 int node_step(struct node *node, const struct node_event *event, struct core_update *ret_update, struct poise_err *err);
 
 /* Another address of this process's coordinator, from the next MEMBERS on. Copies. */
@@ -63,9 +64,10 @@ const char *node_link_endpoint(const struct node *node, uint64_t link);
 uint32_t node_peers(const struct node *node, uint64_t session, uint64_t *sessions, uint32_t max);
 
 /* Rank, replica, epoch and job of a session; false before JOIN. */
-bool node_session_who(const struct node *node, uint64_t session, struct wire_join_name *ret_who, struct wire_id *ret_epoch);
+bool node_session_who(const struct node *node, uint64_t session, struct wire_join_name *ret_who,
+                      struct wire_id *ret_epoch);
 
-/* ------------------------------------------------------------------------------------------------------------- reports */
+/* ---------------------------------------------------------------------------------------------------------- reports */
 
 struct node_computed {
     uint64_t step, ns;

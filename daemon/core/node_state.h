@@ -14,7 +14,8 @@
 #define NODE_MAX_LINKS 8u /* coordinators of a job: one to three, and those that are asked when all are gone */
 /* Twice the coordinator's window: local ranks may be a window apart from each other, and from what is asked for. */
 #define NODE_SLOTS (4u * WIRE_WINDOW)
-#define NODE_LINKS 256u      /* different coordinators of all jobs here: a connection each, so users may not make them up */
+#define NODE_LINKS 256u      /* different coordinators of all jobs here: a connection each, so users may not make them
+                              * up */
 #define NODE_ASKED 2u        /* coordinators of further nodes at a time: the first is often on the host that is gone */
 #define NODE_PULL_MS 100u    /* a step is not asked for again sooner: longer than an answer takes */
 #define NODE_MEMBERS_MS 200u /* nor are members told again to a coordinator that keeps asking */
@@ -184,7 +185,8 @@ void node_link_down(const struct node *node, struct node_link *link, const char 
 void node_check_links(struct node *node, struct job *job);
 
 /* node_epoch.c */
-struct local_epoch *local_epoch_new(struct node *node, struct job *job, const struct wire_join *join, struct wire_id id);
+struct local_epoch *local_epoch_new(struct node *node, struct job *job, const struct wire_join *join,
+                                    struct wire_id id);
 void local_epoch_free(struct local_epoch *epoch);
 int local_epoch_reserve(struct local_epoch *epoch, uint32_t n_locals);
 void local_epoch_attach(struct local_epoch *epoch, struct session *session); /* there is room */
@@ -202,7 +204,8 @@ int node_on_outcome(struct node *node, const struct wire_message *msg);
 void node_on_pull(struct node *node, struct session *session, const struct wire_message *msg);
 void node_on_need(struct node *node, uint64_t link, const struct wire_message *msg);
 int node_on_record(struct node *node, const struct wire_message *msg);                            /* META from above */
-void node_on_record_need(struct node *node, struct session *session, const struct wire_message *msg); /* NEED from below */
+void node_on_record_need(struct node *node, struct session *session, const struct wire_message *msg); /* NEED from
+                                                                                                       * below */
 void node_on_beacon(struct node *node, uint64_t link, const struct wire_message *msg);
 void local_epoch_resend(struct node *node, struct local_epoch *epoch, uint64_t link);
 void local_epoch_pull_proven(struct node *node, struct local_epoch *epoch);

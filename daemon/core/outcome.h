@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The outcome of a step: one pure function of all its metadata and the group's options, so that every coordinator, also one
- * that was restarted, gives the same answer. outcome.c holds the rules, columns.c makes the planner's request of the
- * metadata, slices.c cuts the plan into what each rank needs.
+ * The outcome of a step: one pure function of all its metadata and the group's options, so that every coordinator, also
+ * one that was restarted, gives the same answer. outcome.c holds the rules, columns.c makes the planner's request of
+ * the metadata, slices.c cuts the plan into what each rank needs.
  */
 #ifndef POISE_CORE_OUTCOME_H
 #define POISE_CORE_OUTCOME_H
@@ -45,7 +45,7 @@ void outcome_free(struct outcome *outcome);
 void outcome_message(const struct outcome *outcome, struct wire_id epoch, bool with_table, struct wire_slice *slices,
                      uint32_t n_slices, struct wire_message *msg);
 
-/* ------------------------------------------------------------------------------------------------- between its files */
+/* ------------------------------------------------------------------------------------------------ between its files */
 
 /* The planner's request and the memory that it points into. */
 struct columns {
@@ -64,8 +64,8 @@ struct columns {
 int columns_make(const struct outcome_input *in, struct columns *columns, struct poise_err *err);
 void columns_free(struct columns *columns);
 
-/* Fills outcome->slices from a plan. plan->row is changed where `transpose` moves members of units. -EPROTO: the plan is no
- * permutation (a planner's bug, which must not become a wild write). */
+/* Fills outcome->slices from a plan. plan->row is changed where `transpose` moves members of units. -EPROTO: the plan
+ * is no permutation (a planner's bug, which must not become a wild write). */
 int slices_make(const struct columns *columns, struct poise_plan *plan, bool transpose, struct outcome *outcome,
                 struct poise_err *err);
 

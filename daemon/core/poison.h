@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An input that kills the planner kills every coordinator that gets it, again and again: ranks keep it, and a coordinator
- * that was restarted asks for it. So what is being planned is written down first, in memory that outlives a crash of
- * the process (the shell lends it: daemon/shell/mark.c), and taken away afterwards. A daemon that finds such a mark of the one before
- * it tells all who speak of that epoch that it is over and why (COORDINATOR_POISONED). Other epochs are not touched.
+ * An input that kills the planner kills every coordinator that gets it, again and again: ranks keep it, and a
+ * coordinator that was restarted asks for it. So what is being planned is written down first, in memory that outlives a
+ * crash of the process (the shell lends it: daemon/shell/mark.c), and taken away afterwards. A daemon that finds such a
+ * mark of the one before it tells all who speak of that epoch that it is over and why (COORDINATOR_POISONED). Other
+ * epochs are not touched.
  */
 #ifndef POISE_CORE_POISON_H
 #define POISE_CORE_POISON_H

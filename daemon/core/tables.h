@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Field tables of an epoch's ranks. Metadata names its rank's table by hash and brings it along only when it changed, so a
- * coordinator keeps those that it has seen; and since the ranks' tables rarely change, so does their merged schema.
+ * Field tables of an epoch's ranks. Metadata names its rank's table by hash and brings it along only when it changed,
+ * so a coordinator keeps those that it has seen; and since the ranks' tables rarely change, so does their merged
+ * schema.
  */
 #ifndef POISE_CORE_TABLES_H
 #define POISE_CORE_TABLES_H

@@ -23,7 +23,8 @@ struct config {
     char socket_dir[CONFIG_PATH_BYTES];
     char config[CONFIG_PATH_BYTES]; /* the file; "" none was read */
     char node_name[POISE_MAX_NAME];
-    char listen[CONFIG_LISTEN_BYTES]; /* endpoints of this coordinator, see endpoint.h; "none", "auto": see config_listen() */
+    char listen[CONFIG_LISTEN_BYTES]; /* endpoints of this coordinator, see endpoint.h; "none", "auto": see
+                                       * config_listen() */
     char keys[CONFIG_PATH_BYTES];     /* the file, see client/keys.h; "none" */
     char interface[CONFIG_INTERFACE_BYTES]; /* see client/address.h; "auto": not given */
     uint32_t insecure;                /* bool: endpoints beyond loopback are allowed, without keys */
@@ -44,7 +45,8 @@ int config_parse(int argc, char *const argv[], struct config *ret_config, struct
 /* Whether endpoints beyond loopback are allowed. */
 bool config_beyond_loopback(const struct config *config);
 
-/* Where the coordinator listens, for endpoints_parse(), or "none": "auto" is every address as soon as there are keys. */
+/* Where the coordinator listens, for endpoints_parse(), or "none": "auto" is every address as soon as there are
+ * keys. */
 const char *config_listen(const struct config *config);
 
 /* The interface as endpoint_local_address() takes it; NULL: not given. */

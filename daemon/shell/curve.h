@@ -20,7 +20,8 @@ struct curve { /* answers ZeroMQ's questions whom to admit (ZAP) */
     struct curve_counters counters;
 };
 
-/* Begins to answer in that context; nothing where the keys are not set. Before any socket that it answers for is bound. */
+/* Begins to answer in that context; nothing where the keys are not set. Before any socket that it answers for is
+ * bound. */
 int curve_init(struct curve *curve, uv_loop_t *loop, void *context, const struct keys *keys, struct poise_err *err);
 
 /* Closes; nothing where it is not in use. curve_fini() frees, after the loop has ended and before the context goes. */

@@ -37,8 +37,8 @@ struct uplink {
 /* Makes and connects the sockets. Errors: nothing is open. */
 int uplink_open(struct uplink *link, struct poise_err *err);
 
-/* Beacons of these epochs come from now on; `all`: and of no others. What cannot be had for lack of memory comes with the next
- * heartbeat. */
+/* Beacons of these epochs come from now on; `all`: and of no others. What cannot be had for lack of memory comes with
+ * the next heartbeat. */
 void uplink_subscribe(struct uplink *link, const struct wire_id *epochs, uint32_t n_epochs, bool all);
 
 /* Begins to close; link->open and link->closing are false when it is done. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What happens to the connections of a ZeroMQ socket, as its monitor tells: at a socket that listens, who fails to come in
- * and why, one line an address and minute; at one that connects, the words for a failure.
+ * What happens to the connections of a ZeroMQ socket, as its monitor tells: at a socket that listens, who fails to come
+ * in and why, one line an address and minute; at one that connects, the words for a failure.
  */
 #ifndef POISE_SHELL_ZWATCH_H
 #define POISE_SHELL_ZWATCH_H
@@ -37,7 +37,8 @@ struct zwatch {
 int zwatch_init(struct zwatch *watch, uv_loop_t *loop, void *context, void *socket, const char *name, bool has_keys,
                 struct poise_err *err);
 
-/* Closes; nothing where it is not in use. zwatch_fini() frees, after the loop has ended and before the socket closes. */
+/* Closes; nothing where it is not in use. zwatch_fini() frees, after the loop has ended and before the socket
+ * closes. */
 void zwatch_close(struct zwatch *watch);
 void zwatch_fini(struct zwatch *watch);
 

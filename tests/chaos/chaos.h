@@ -209,7 +209,8 @@ bool actions_known(const char *only);
 
 /* Starts a process that takes connections to `from` at port and port + 1, and passes both ways what comes to `to`, each
  * byte delay_ms later. enter(context) moves it to where it shall be. Returns its pid, -1. */
-pid_t relay_start(int (*enter)(void *), void *context, const char *from, const char *to, uint32_t port, uint64_t delay_ms);
+pid_t relay_start(int (*enter)(void *), void *context, const char *from, const char *to, uint32_t port,
+                               uint64_t delay_ms);
 
 /* ----------------------------------------------------------------------------------------------------------- report */
 

@@ -50,7 +50,8 @@ int test_daemon_n_files(const struct test_daemon *daemon);
  * 0. */
 void test_daemon_end(struct test_daemon *daemon);
 
-/* A port of loopback that is free, and so is the next one: beacons go out there. AF_INET6: of ::1, 0 where there is none. */
+/* A port of loopback that is free, and so is the next one: beacons go out there. AF_INET6: of ::1, 0 where there is
+ * none. */
 uint16_t test_free_port(int family);
 
 /* Path of a program of $BUILD. Returns path. */

@@ -24,7 +24,8 @@ struct case_meta {
 void case_options(struct options *options);
 
 /* lengths: n of them; bytes are 4 a token, loss tokens the length. No field, everything optional NULL. */
-void case_meta(struct case_meta *to, uint32_t rank, uint32_t replica, uint64_t step, const uint64_t *lengths, uint32_t n);
+void case_meta(struct case_meta *to, uint32_t rank, uint32_t replica, uint64_t step, const uint64_t *lengths,
+               uint32_t n);
 #define LENGTHS(...) (const uint64_t[]){__VA_ARGS__}, sizeof((const uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t)
 /* Adds a padded field with one ragged axis of that name; extents are the caller's. */
 void case_field(struct case_meta *to, const char *field, const char *axis);
@@ -35,7 +36,8 @@ void case_join(struct wire_join *join, uint32_t rank, uint32_t n_ranks, uint32_t
 void case_join_size(struct wire_join *join, uint32_t micro_batch_size);
 
 /* The newest update, and helpers that look into it. */
-const struct core_send *case_sent(const struct core_update *up, enum wire_type type, uint32_t i); /* the i-th of a type */
+const struct core_send *case_sent(const struct core_update *up, enum wire_type type, uint32_t i); /* the i-th of a
+                                                                                                   * type */
 uint32_t case_count(const struct core_update *up, enum wire_type type);
 bool case_logged(const struct core_update *up, const char *text);
 

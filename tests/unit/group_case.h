@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The coordinator of the tests of daemon/core/group.c and its like, with two nodes of one rank each: what these say in one
- * line each. Bodies in a header: a program has one such coordinator, and short names keep its cases readable.
+ * The coordinator of the tests of daemon/core/group.c and its like, with two nodes of one rank each: what these say in
+ * one line each. Bodies in a header: a program has one such coordinator, and short names keep its cases readable.
  */
 #ifndef POISE_TESTS_UNIT_GROUP_CASE_H
 #define POISE_TESTS_UNIT_GROUP_CASE_H
@@ -22,8 +22,8 @@ static uint64_t now;
 
 static inline void setup(void)
 {
-    struct coordinator_config config = {.instance = {1, 1}, .beacon_ms = 250, .node_timeout_ms = 10000, .warn_ms = 60000,
-                                        .forget_ms = 30000};
+    struct coordinator_config config = {
+        .instance = {1, 1}, .beacon_ms = 250, .node_timeout_ms = 10000, .warn_ms = 60000, .forget_ms = 30000};
 
     now = 1000;
     cr_assert_eq(coordinator_new(&config, &c), 0);

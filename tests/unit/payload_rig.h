@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Payload between two ranks in one process, over real sockets on loopback: rank 0 serves a step out of the test's memory,
- * rank 1 fetches it. The test turns both halves itself, so it can stop, cut and forge at any point.
+ * Payload between two ranks in one process, over real sockets on loopback: rank 0 serves a step out of the test's
+ * memory, rank 1 fetches it. The test turns both halves itself, so it can stop, cut and forge at any point.
  */
 #ifndef POISE_TESTS_PAYLOAD_RIG_H
 #define POISE_TESTS_PAYLOAD_RIG_H
