@@ -112,6 +112,12 @@ static int number_differs(const struct wire_join *a, const struct wire_join *b, 
                       what, (unsigned long long)va, a->rank, (unsigned long long)vb, b->rank);
 }
 
+/* Who names others waits elsewhere for the same group; those that overlap meet here. */
+static const char *coordinators_of(const struct wire_join *join)
+{
+    return join->coordinators ? join->coordinators : "";
+}
+
 int membership_fits(const struct membership *set, const struct wire_join *join, struct poise_err *err)
 {
     const struct member *other = lowest(set);
@@ -134,6 +140,10 @@ int membership_fits(const struct membership *set, const struct wire_join *join, 
         return number_differs(a, b, "first_step", a->first_step, b->first_step, err);
     if (a->planner_version != b->planner_version)
         return number_differs(a, b, "the planner's version", a->planner_version, b->planner_version, err);
+    if (strcmp(coordinators_of(&set->reference->join), coordinators_of(join)) != 0)
+        return err_set_at(err, -EINVAL, join->rank, POISE_NONE, NULL,
+                          "rank %u names the coordinators \"%.120s\", rank %u \"%.120s\": make them agree", join->rank,
+                          coordinators_of(join), set->reference->join.rank, coordinators_of(&set->reference->join));
     if (options_differ(a, b, text, sizeof text) != 0)
         return err_set_at(err, -EINVAL, b->rank, POISE_NONE, NULL, "%s: make them agree", text);
     return 0;

@@ -89,6 +89,16 @@ Test(group, first_steps_that_differ_fail_for_all)
     expect_failure("first_step is 0 on rank 0 and 100 on rank 1");
 }
 
+/* Else half of a job would wait at one coordinator for the other half at another. */
+Test(group, coordinators_that_differ_fail_for_all)
+{
+    static char others[] = "tcp://a,tcp://b";
+
+    two_joins();
+    joins[1].coordinators = others;
+    expect_failure("rank 1 names the coordinators \"tcp://a,tcp://b\", rank 0 \"\"");
+}
+
 Test(group, the_late_are_told_why_and_a_second_try_is_a_new_one)
 {
     struct wire_join late;
