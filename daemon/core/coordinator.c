@@ -230,6 +230,12 @@ static void drop_forming(struct coordinator *c, const struct group_env *env, con
         if (member && strcmp(c->groups[i]->job, abort->job) == 0 && strcmp(c->groups[i]->name, abort->group) == 0 &&
             set->nodes[member->node].linked && set->nodes[member->node].link == env->link)
             membership_drop(set, abort->rank, abort->replica);
+        set = &c->groups[i]->claims;
+        member = membership_find(set, abort->rank, abort->replica);
+        if (member && member->guest && strcmp(c->groups[i]->job, abort->job) == 0 &&
+            strcmp(c->groups[i]->name, abort->group) == 0 && set->nodes[member->node].linked &&
+            set->nodes[member->node].link == env->link)
+            membership_drop(set, abort->rank, abort->replica);
     }
 }
 

@@ -372,6 +372,8 @@ static void check_claims(struct group *group, const struct group_env *env)
     char text[300], who[48];
 
     membership_expire(claims, env->now_ms < env->config->node_timeout_ms ? 0 : env->now_ms - env->config->node_timeout_ms);
+    if (claims->members && env->now_ms >= claims->since_ms + env->config->node_timeout_ms)
+        membership_drop_guests(claims); /* they are not the ones that are missed */
     if (!claims->members || membership_whole(claims) || env->now_ms < claims->since_ms + env->config->node_timeout_ms ||
         env->now_ms < group->vote_ms)
         return;

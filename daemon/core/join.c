@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "daemon/core/mem.h"
+#include "daemon/core/rules.h"
 #include "daemon/planner/err.h"
 
 struct joining { /* one process of a MEMBERS message */
@@ -22,6 +23,7 @@ struct joining { /* one process of a MEMBERS message */
     const struct group_node *from;
     const struct wire_join *join;
     struct member **spare; /* memory for it; NULL once used */
+    struct member **guest; /* likewise, for a second place */
 };
 
 static int compare(const struct joining *j, const struct member *member)
@@ -133,7 +135,8 @@ static int take(const struct joining *j, struct membership *set, struct poise_er
 {
     struct member *old = membership_find(set, j->join->rank, j->join->replica);
     uint32_t node;
-    int order = old ? compare(j, old) : 1;
+    bool guest = old && old->guest; /* whoever claims it comes before one that stands in */
+    int order = old && !guest ? compare(j, old) : 1;
 
     if (!set->members)
         return -ESTALE; /* the set ended while this message was read: the next one opens it again */
@@ -153,7 +156,7 @@ static int take(const struct joining *j, struct membership *set, struct poise_er
         take_key(j, old);
         return 0;
     }
-    if (old) {
+    if (old && !guest) {
         struct poise_err why;
 
         describe_superseded(&old->join, j->join, &why);
@@ -162,6 +165,33 @@ static int take(const struct joining *j, struct membership *set, struct poise_er
     }
     put(j, set, node);
     return 0;
+}
+
+/*
+ * A coordinator that died between its rosters leaves members that know of the epoch, and claim it, and members that do not, and
+ * want a new one: neither set would ever be whole. So who wants a new one also stands in for what is missing in the
+ * claim. If it is not the member that is missed, the hash of the set is not the claimed id, and nothing comes of it.
+ */
+static void stand_in(const struct joining *j)
+{
+    struct membership *set = &j->group->claims;
+    struct member *old = membership_find(set, j->join->rank, j->join->replica);
+    struct member *guest = *j->guest;
+    uint32_t node;
+
+    if (!RULE_HOLDS(RULE_GUEST) || !set->members || j->group->epoch || (old && !old->guest) ||
+        membership_fits(set, j->join, NULL) < 0)
+        return;
+    node = membership_node(set, j->from->instance, j->from->name, j->env->link, j->env->now_ms);
+    if (node == POISE_NONE)
+        return;
+    *j->guest = NULL;
+    guest->join = *j->join;
+    guest->node = node;
+    guest->seen = j->from->serial;
+    guest->heard_ms = j->env->now_ms;
+    guest->guest = true;
+    membership_put(set, guest);
 }
 
 /* A member of the running epoch says so again: its node may be another poised now, and may have missed the roster. */
@@ -345,6 +375,8 @@ static int open_sets(struct group *group, const struct wire_join *joins, uint32_
             continue;
         *done = true;
         r = membership_open(done == &forming ? &group->forming : &group->claims, &joins[i], now_ms);
+        if (r == 0 && done == &forming && group->claims.members) /* see stand_in() */
+            r = membership_open(&group->claims, &joins[i], now_ms);
     }
     if (r < 0)
         clear_unused(group);
@@ -405,25 +437,27 @@ static void tell_missing(const struct membership *set, const struct group *group
 int group_members(struct group *group, const struct group_env *env, const struct group_node *from,
                   const struct wire_join *joins, uint32_t n_joins)
 {
-    struct member **spares = new_spares(n_joins);
+    struct member **spares = new_spares(2 * n_joins);
     struct poise_err err;
     bool roster = false;
 
     if (!spares || open_sets(group, joins, n_joins, env->now_ms) < 0) {
-        free_spares(spares, n_joins);
+        free_spares(spares, 2 * n_joins);
         return -ENOMEM;
     }
     for (uint32_t i = 0; i < n_joins; i++) {
-        struct joining j = {group, env, from, &joins[i], &spares[i]};
+        struct joining j = {group, env, from, &joins[i], &spares[2 * i], &spares[2 * i + 1]};
 
-        if (membership_check(&joins[i], &err) < 0)
+        if (membership_check(&joins[i], &err) < 0) {
             refuse(&j, &err);
-        else if (wire_id_none(joins[i].epoch))
+        } else if (wire_id_none(joins[i].epoch)) {
             join_new(&j, &roster);
-        else
+            stand_in(&j);
+        } else {
             join_claim(&j, &roster);
+        }
     }
-    free_spares(spares, n_joins);
+    free_spares(spares, 2 * n_joins);
     retain(&group->forming, from);
     retain(&group->claims, from);
     clear_unused(group);

@@ -238,6 +238,15 @@ uint32_t membership_expire(struct membership *set, uint64_t since_ms)
     return n;
 }
 
+void membership_drop_guests(struct membership *set)
+{
+    for (size_t i = 0; set->members && i < n_places(set); i++)
+        if (set->members[i] && set->members[i]->guest)
+            drop_at(set, i);
+    if (set->members && set->n_here == 0)
+        membership_clear(set);
+}
+
 bool membership_whole(const struct membership *set)
 {
     return set->members && set->n_here == n_places(set);

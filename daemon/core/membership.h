@@ -13,6 +13,7 @@ struct member {
     uint32_t node;         /* index in nodes; after membership_number() the node's number */
     uint32_t seen;         /* serial of the MEMBERS that named it last */
     uint64_t heard_ms;     /* when that was */
+    bool guest; /* in a claim: it wants a new epoch, and may be one of this one whose roster was lost (join.c) */
 };
 
 struct member_node {
@@ -67,6 +68,9 @@ uint32_t membership_retain(struct membership *set, uint32_t node, uint32_t seen)
 
 /* Drops members not heard of since a time. Returns how many. */
 uint32_t membership_expire(struct membership *set, uint64_t since_ms);
+
+/* Drops those that do not claim themselves. */
+void membership_drop_guests(struct membership *set);
 
 bool membership_whole(const struct membership *set);
 

@@ -21,6 +21,7 @@ enum core_rule {
     RULE_STALL,       /* a coordinator that stood still restarts all timers (coordinator.c) */
     RULE_LEAVE,       /* steps up to the last of one who left are still decided (window.c) */
     RULE_POISON,      /* an input that killed a planner is not planned again (coordinator.c) */
+    RULE_GUEST,       /* who wants a new epoch may be a member of a claimed one whose roster was lost (join.c) */
     RULE_N
 };
 

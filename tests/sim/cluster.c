@@ -393,6 +393,13 @@ bool sim_finished(const struct sim *sim)
     return true;
 }
 
+void sim_lose(struct sim *sim, uint32_t node)
+{
+    for (uint32_t i = 0; i < sim->n_heap; i++)
+        if (sim->heap[i]->kind == TO_NODE_FROM_COORDINATOR && sim->heap[i]->to == node)
+            sim->heap[i]->generation = UINT32_MAX; /* of no life of it */
+}
+
 bool sim_all_running(const struct sim *sim)
 {
     for (uint32_t i = 0; i < sim->n_processes; i++)

@@ -154,6 +154,9 @@ void sim_start_coordinator(struct sim *sim, uint32_t i);
 /* To a coordinator as if from a node, now: what a broken node may say. */
 void sim_inject(struct sim *sim, uint32_t coordinator, uint32_t node, const struct wire_message *msg);
 
+/* What is on its way from coordinators to a node is lost. */
+void sim_lose(struct sim *sim, uint32_t node);
+
 /* All processes are in an epoch. All that live were told that it is over, or have left. */
 bool sim_all_running(const struct sim *sim);
 bool sim_all_over(const struct sim *sim);

@@ -200,6 +200,28 @@ static bool poison(uint64_t seed)
     return ok;
 }
 
+/* A coordinator dies between its rosters: some members know of the epoch, the others wait for one. */
+static bool half_begun(uint64_t seed)
+{
+    struct sim_config config = plain(seed);
+    struct sim sim;
+
+    config.n_nodes = 4;
+    sim_start(&sim, &config);
+    sim.quiet = true;
+    for (int i = 0; i < 2000 && !sim_logged(&sim, "running after"); i++)
+        sim_run(&sim, 1, sim_finished); /* rosters are on their way for 0 to 3 ms */
+    sim.cut[0] = 1u << seed % 4; /* what is on its way arrives, what is sent again does not */
+    sim_kill_coordinator(&sim, 0);
+    sim_lose(&sim, (uint32_t)(seed % 4));
+    sim_run(&sim, 100, sim_finished);
+    sim.cut[0] = 0;
+    sim_start_coordinator(&sim, 0);
+    if (!sim_run(&sim, 8000, sim_all_running))
+        sim_fail(&sim, "not all are in the epoch");
+    return well(&sim, 60000, 24);
+}
+
 static const struct {
     enum core_rule rule;
     const char *name;
@@ -214,6 +236,7 @@ static const struct {
     {RULE_ECHO, "told until it is echoed", death},
     {RULE_VOTE, "all that are heard must say it", cut},
     {RULE_STALL, "who stood still accuses nobody", stood_still},
+    {RULE_GUEST, "an epoch that is half begun", half_begun},
     {RULE_POISON, "not planned again", poison},
 };
 
