@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "client/recorder.h"
@@ -193,19 +194,31 @@ Test(recorder, a_path_that_cannot_be_written_is_named)
     cr_assert_lt(recorder_new(path, RECORDER_DEFAULT_BYTES, &join, &recorder, &err), 0, "a pipe must not block");
 }
 
+/* The notice that the recorder's thread leaves: at most 30 s, also on a disk that is busy. Returns its severity. */
+static uint32_t await_note(struct recorder *recorder, uint64_t *ret_step, char text[RECORDER_TEXT])
+{
+    const struct timespec pause = {.tv_nsec = 1000000}; /* between two looks */
+    uint32_t severity = 0;
+
+    for (int i = 0; i < 30000; i++) {
+        if (recorder_note(recorder, &severity, ret_step, text))
+            return severity;
+        nanosleep(&pause, NULL);
+    }
+    cr_assert_fail("no notice came");
+    return 0;
+}
+
 Test(recorder, the_limit_stops_it_with_one_notice_and_a_whole_file)
 {
     struct recorder *recorder = opened(RECORDER_MIN_BYTES);
     char text[RECORDER_TEXT];
-    uint32_t severity, n_notes = 0;
+    uint32_t severity;
     uint64_t step;
 
     for (uint64_t s = 3; s < 103; s++)
         give(recorder, s);
-    while (n_notes == 0) {
-        n_notes += recorder_note(recorder, &severity, &step, text);
-        usleep(1000);
-    }
+    severity = await_note(recorder, &step, text);
     cr_assert(severity == POISE_WARNING && strstr(text, path) && strstr(text, "65536"), "%s", text);
     cr_assert_not(recorder_note(recorder, &severity, &step, text), "one notice");
     recorder_close(recorder, 5000);
@@ -220,15 +233,14 @@ Test(recorder, a_full_disk_stops_it_and_leaves_whole_blocks)
     struct recorder *recorder = opened(RECORDER_DEFAULT_BYTES);
     struct rlimit limit = {100000, RLIM_INFINITY};
     char text[RECORDER_TEXT];
-    uint32_t severity = 0;
+    uint32_t severity;
     uint64_t step;
 
     signal(SIGXFSZ, SIG_IGN);
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
     for (uint64_t s = 3; s < 103; s++)
         give(recorder, s);
-    while (!recorder_note(recorder, &severity, &step, text))
-        usleep(1000);
+    severity = await_note(recorder, &step, text);
     cr_assert(severity == POISE_ERROR && strstr(text, path) && strstr(text, "too large"), "%s", text);
     recorder_close(recorder, 5000);
     struct seen seen = look();
