@@ -1,5 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-# What test scripts share; sourced. The script defines fail TEXT, which ends it.
+# What test scripts share; sourced. A script defines fail TEXT, which ends it, or begins with working_folder.
+
+working_folder() { # $work, $dir for sockets in it, and fail; at the end processes of pids are ended, and the folder goes
+    work=$(mktemp -d)
+    dir="$work/sockets"
+    pids=()
+    trap finish EXIT
+    fail() {
+        echo "FAILED: $*"
+        for file in out err; do [ ! -e "$work/$file" ] || tail -n 40 "$work/$file"; done
+        exit 1
+    }
+}
+
+finish() {
+    for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
+    wait 2>/dev/null || true
+    rm -rf "$work"
+}
 
 until_true() { # a condition, at most 30 s
     local i

@@ -4,21 +4,8 @@
 # root runs the test), limits, coordinators that do not listen; and nothing where all is well.
 set -eu
 ctl="$BUILD/poisectl"
-work=$(mktemp -d)
-dir="$work/sockets"
-pids=()
-finish() {
-    for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
-    wait 2>/dev/null || true
-    rm -rf "$work"
-}
-trap finish EXIT
-fail() {
-    echo "FAILED: $*"
-    [ -e "$work/out" ] && cat "$work/out"
-    exit 1
-}
 . tests/system/lib.sh
+working_folder
 finds() { # level, check, words of its text; then how poisectl is called. Leaves the report in $work/out
     local level=$1 check=$2 words=$3 status=0
     shift 3

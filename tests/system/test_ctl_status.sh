@@ -3,21 +3,8 @@
 # poisectl status and mode against a real daemon and real trainers, and without a daemon; help and unknown words.
 set -eu
 ctl="$BUILD/poisectl"
-work=$(mktemp -d)
-dir="$work/sockets"
-pids=()
-finish() {
-    for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
-    wait 2>/dev/null || true
-    rm -rf "$work"
-}
-trap finish EXIT
-fail() {
-    echo "FAILED: $*"
-    [ -e "$work/err" ] && tail -n 20 "$work/err"
-    exit 1
-}
 . tests/system/lib.sh
+working_folder
 refused() { # status, what stderr must say, command
     local want=$1 what=$2 status=0
     shift 2

@@ -4,22 +4,9 @@
 # size, waits for a daemon that goes away, and q, Ctrl-C and SIGTERM give the terminal back as it was.
 set -eu
 ctl="$BUILD/poisectl"
-work=$(mktemp -d)
-dir="$work/sockets"
-pids=()
-finish() {
-    exec 3>&- || true
-    for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
-    wait 2>/dev/null || true
-    rm -rf "$work"
-}
-trap finish EXIT
-fail() {
-    echo "FAILED: $*"
-    [ -e "$work/out" ] && tail -n 40 "$work/out"
-    exit 1
-}
 . tests/system/lib.sh
+working_folder
+trap 'exec 3>&- || true; finish' EXIT
 once() { "$ctl" top --once --socket-dir "$dir" >"$work/out" 2>"$work/err"; }
 
 once && fail "without a daemon"

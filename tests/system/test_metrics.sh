@@ -4,20 +4,8 @@
 # TYPE before it and is in one place, counters (and nothing else) end in _total, no series is there twice, job names are
 # escaped, and values are those of /status. Where promtool is installed (Debian package prometheus) it says the same.
 set -eu
-work=$(mktemp -d)
-dir="$work/sockets"
-pids=()
-finish() {
-    for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
-    wait 2>/dev/null || true
-    rm -rf "$work"
-}
-trap finish EXIT
-fail() {
-    echo "FAILED: $*"
-    exit 1
-}
 . tests/system/lib.sh
+working_folder
 ask() { curl -sf --unix-socket "$dir/status.sock" "http://localhost$1"; }
 parse() { # file: names what is wrong with it
     awk '
