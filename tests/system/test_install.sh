@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # A staged install is complete: a C and a C++ program build against it with pkg-config alone, with the shared and the
 # static library, run, and agree on the version; names of their own never clash with the library's. poisectl demo runs
-# from the staged tree, moved elsewhere, called from another folder. make uninstall leaves no file.
+# from the staged tree, moved elsewhere, called from another folder; the Python package works from there. make uninstall
+# leaves no file.
 set -eu
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
@@ -80,6 +81,19 @@ mkdir "$stage/cwd"
     --per-rank 2 --json) >"$stage/demo.json" 2>"$stage/log" || fail "the installed demo: $(cat "$stage/log")"
 jq -e '.samples_in == .samples_out and .lost == 0 and .corrupt == 0' "$stage/demo.json" >/dev/null ||
     fail "$(cat "$stage/demo.json")"
+
+# The Python package finds the library beside itself. Under AddressSanitizer Python needs its runtime first.
+runtime=$(case "$san" in *address*) cc -print-file-name=libasan.so ;; esac)
+(cd "$stage/cwd" && env -u POISE_LIBRARY -u LD_LIBRARY_PATH ${runtime:+LD_PRELOAD="$runtime" ASAN_OPTIONS=detect_leaks=0} \
+    python3 -c '
+import glob, sys
+sys.path[:0] = glob.glob(sys.argv[1] + "/moved/lib/python3*/dist-packages")
+import poise
+from poise import _c
+assert sorted(poise.balanced_partitions([3, 2, 1], 2)) == [[0], [1, 2]]
+for path in (poise.__file__, _c.path_of(_c.library())):
+    assert path.startswith(sys.argv[1] + "/moved/"), path' "$stage") >"$stage/log" 2>&1 ||
+    fail "the installed Python package: $(cat "$stage/log")"
 mv "$stage/moved" "$stage/opt/poise"
 
 for page in man1/poisectl.1 man3/poise.3 man3/poise_open.3 man5/poised.conf.5 man8/poised.8; do
