@@ -31,6 +31,10 @@ $(BUILD)/tests/sim/%: $(BUILD)/obj/tests/sim/%.o $$(call helpers,sim) $(call arc
 chaos-sim: $(BUILD)/tests/sim/test_fleet
 	$(Q)POISE_FLEET=full $< --verbose=0
 
+# The protocol's model, searched whole, and its mutants: docs/model/README.md.
+model:
+	@docs/model/check $(abspath $(BUILD))/model || [ $$? = 77 ]
+
 # A poised that dies in its planner when it is told to: test_planner_death.sh.
 FAULTY := $(BUILD)/tests/poised_faulty
 $(FAULTY): $(call obj,daemon/main.c tests/system/faulty/plan_fault.c) $(call archives,shell core_rules proto planner)
@@ -63,7 +67,7 @@ test-system: all $$(call test_bins,system)
 check-pure: $(call archives,planner core)
 	@tests/check-pure $^
 
-.PHONY: chaos-sim test test-built test-unit test-sim test-system check-pure
+.PHONY: chaos-sim model test test-built test-unit test-sim test-system check-pure
 
 include tests/python/python.mk
 include tests/torch/torch.mk
