@@ -41,11 +41,12 @@ static struct peer *find(const struct listener *listener, uint64_t id)
 }
 
 /* Where it is, from what ZeroMQ knows of the connection that the message came by: an address, and of an ipc endpoint
- * what the kernel says of the process, ":UID:GID:PID". */
+ * what the kernel says of the process, ":UID:GID:PID", before which libzmq may put "localhost" (TCP has numbers there). */
 static void place(const struct listener *listener, struct peer *peer, zmq_msg_t *body)
 {
     const char *address = zmq_msg_gets(body, "Peer-Address");
-    bool is_ipc = !address || !*address || (address[0] == ':' && address[1] != ':');
+    bool is_ipc = !address || !*address || (address[0] == ':' && address[1] != ':') ||
+                  strncmp(address, "localhost:", strlen("localhost:")) == 0;
     snprintf(peer->address, sizeof peer->address, "%s", is_ipc ? "" : zwatch_plain(address));
     peer->secure = listener->keys->set || is_ipc || address_is_loopback(peer->address);
 }
