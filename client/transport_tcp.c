@@ -28,7 +28,8 @@
     (ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
 /* Of a connection to a sender: TCP, the DEALER's mailbox, and the two ends of its monitor. */
 #define FDS_A_PEER 4u
-#define FDS_SERVER 24u /* ROUTER, ZAP, monitors, and two threads' epoll and mailboxes */
+#define FDS_A_THREAD 2u /* its epoll and mailbox */
+#define FDS_SERVER   16u /* the port, ROUTER, ZAP, monitor, and ZeroMQ's own threads; peers' connections come on top */
 
 struct transport_tcp {
     struct transport transport;
@@ -71,7 +72,8 @@ uint32_t transport_tcp_n_fds(const struct settings *settings)
 
     if (!transport_tcp_wanted(settings))
         return 0;
-    return FDS_SERVER + n_peers + FDS_A_PEER * (n_peers < PAYLOAD_MAX_PEERS ? n_peers : PAYLOAD_MAX_PEERS);
+    return FDS_SERVER + FDS_A_THREAD * settings->payload_threads + n_peers +
+           FDS_A_PEER * (n_peers < PAYLOAD_MAX_PEERS ? n_peers : PAYLOAD_MAX_PEERS);
 }
 
 /* A listening socket at that address (IPv6 in brackets, or not) and a port of the kernel's choice. */
