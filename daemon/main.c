@@ -13,6 +13,7 @@
 
 #include "daemon/planner/err.h"
 #include "client/keys.h"
+#include "daemon/shell/accept.h"
 #include "daemon/shell/config.h"
 #include "daemon/shell/curve.h"
 #include "daemon/shell/links.h"
@@ -30,6 +31,7 @@
 
 #define EXIT_FAULT 1
 #define EXIT_USAGE 2
+#define RECONNECTING 64 /* connections of a user beside one a process: old ones end a moment after new ones begin */
 
 struct poised {
     int argc;
@@ -41,6 +43,7 @@ struct poised {
     struct mark mark;
     struct roles roles;
     struct router router;
+    struct accept_guard guard;
     struct local local;
     struct curve curve;
     struct links links;
@@ -124,6 +127,10 @@ static int init_sockets(struct poised *p, struct poise_err *err)
     int rc = router_init(&p->router, &p->loop, p->lock.dir, &router_handler, err);
     if (rc < 0)
         return rc;
+    rc = accept_guard_init(&p->guard, &p->loop, p->router.path, (uint32_t)(p->config.max_processes + 1) / 2 + RECONNECTING,
+                           err);
+    if (rc < 0)
+        return rc;
     if ((rc = init_links(p, err)) < 0)
         return rc;
     struct local_config local = {p->lock.dir, p->router.path, p->roles.instance, (uint32_t)p->config.max_processes};
@@ -172,6 +179,7 @@ static void fini(struct poised *p)
     links_close(&p->links);
     curve_close(&p->curve);
     router_close(&p->router, NULL);
+    accept_guard_close(&p->guard);
     roles_close(&p->roles, NULL);
     signals_close(&p->signals, NULL);
     notify_close(&p->notify, NULL);
@@ -180,6 +188,7 @@ static void fini(struct poised *p)
     links_fini(&p->links);
     curve_fini(&p->curve);
     router_fini(&p->router);
+    accept_guard_fini(&p->guard);
     roles_fini(&p->roles);
     mark_close(&p->mark);
     lock_release(&p->lock);

@@ -23,6 +23,7 @@
 #define HELLO_MAX_BYTES 4096   /* what somebody unknown may make us parse; a HELLO has about 40 */
 #define HELLO_BUDGET 65536
 #define BACKLOG 1024           /* a node's ranks connect at once */
+#define HANDSHAKE_MS 10000     /* a connection that says nothing is ended: it takes a moment, also on a busy machine */
 #define HIGH_WATER 1000        /* messages to one process: W steps make about 20, so only a stopped one gets there */
 
 static int configure(void *socket)
@@ -30,7 +31,7 @@ static int configure(void *socket)
     int64_t max = WIRE_MAX_BYTES;
     if (!zframe_set(socket, ZMQ_LINGER, 0) || !zframe_set(socket, ZMQ_ROUTER_MANDATORY, 1) ||
         !zframe_set(socket, ZMQ_SNDHWM, HIGH_WATER) || !zframe_set(socket, ZMQ_RCVHWM, HIGH_WATER) ||
-        !zframe_set(socket, ZMQ_BACKLOG, BACKLOG) || zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &max, sizeof max) < 0)
+        !zframe_set(socket, ZMQ_BACKLOG, BACKLOG) || !zframe_set(socket, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS) || zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &max, sizeof max) < 0)
         return -errno;
     return 0;
 }

@@ -25,6 +25,7 @@
  *                        arena_bytes, budget_bytes, samples_in, samples_out, samples_dropped, samples_verified,
  *                        samples_corrupt}]}]: those of this node
  */
+#include "daemon/shell/accept.h"
 #include "daemon/shell/report.h"
 
 #include <jansson.h>
@@ -236,6 +237,7 @@ static json_t *counters_json(const struct shell_report *r)
     set_number(o, "stale_messages", r->node.stale);
     set_number(o, "pulls", r->node.pulls);
     set_number(o, "refused_processes", r->local.refused + r->router.refused + r->node.refused);
+    set_number(o, "refused_connections", accept_guard_refused());
     set_number(o, "unroutable", r->router.unroutable);
     set_number(o, "not_taken", r->router.full);
     set_number(o, "dropped", r->roles.dropped);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The same reports for Prometheus (text format 0.0.4). Names are a contract with dashboards: add, never rename. */
+#include "daemon/shell/accept.h"
 #include "daemon/shell/report.h"
 
 #include <stdio.h>
@@ -180,6 +181,8 @@ char *status_metrics(const struct shell_report *r)
     plain(out, "stale_messages_total", "counter", "Messages of an epoch or incarnation that is over.", r->node.stale);
     plain(out, "refused_total", "counter", "Processes refused.",
           r->local.refused + r->router.refused + r->node.refused);
+    plain(out, "refused_connections_total", "counter", "ZeroMQ connections refused: too many of a user, or of all.",
+          accept_guard_refused());
     plain(out, "pulls_total", "counter", "Outcomes asked for again.", r->node.pulls);
     plain(out, "events_total", "counter", "Events of the state machines.", r->roles.events);
     plain(out, "uptime_seconds", "gauge", "Seconds since the start.", r->uptime_ms / 1000);
