@@ -25,6 +25,10 @@ struct pool { /* memory in chunks, not zeroed */
 void *wire_pool_take(struct pool *pool, size_t n_bytes);
 void wire_pool_free(struct pool *pool);
 
+/* In scan.c: false where the message (a ProtobufCMessageDescriptor) has more unknown fields than any version would add.
+ * Malformed bytes are fine here. */
+bool wire_scan(const void *descriptor, const uint8_t *bytes, size_t n_bytes);
+
 /*
  * One code path runs twice: first without memory (base NULL, take only counts and returns NULL), then over a block of
  * just that size.

@@ -3,8 +3,8 @@
  * The way in and out: bytes <-> struct wire_message. The steps of both ways stand in codec.h; here are their order, the
  * version, the budget and the memory.
  *
- * The budget. Bytes of a few lines can ask for a lot of memory: an unknown field of 2 bytes costs protobuf-c 45, a
- * packed value of 1 byte 8. So half of the budget is all that unpacking may take, and the block of plain structs, whose
+ * The budget. Bytes of a few lines can ask for a lot of memory: an unknown field of 2 bytes costs protobuf-c 45
+ * (scan.c counts them first), a packed value of 1 byte 8. So half of the budget is all that unpacking may take, and the block of plain structs, whose
  * size is measured before it is allocated, must fit into what is left.
  */
 #include "proto/wire.h"
@@ -119,6 +119,8 @@ static int unpack(struct pool *pool, const uint8_t *bytes, size_t n_bytes, PB(En
     int rc = peek_version(bytes, n_bytes, err);
     if (rc < 0)
         return rc;
+    if (n_bytes > 0 && !wire_scan(&poise__v1__envelope__descriptor, bytes, n_bytes))
+        return err_set(err, -E2BIG, "a message of %zu bytes with thousands of unknown fields", n_bytes);
     static const uint8_t nothing[1];
     PB(Envelope) *envelope = poise__v1__envelope__unpack(&allocator, n_bytes, n_bytes > 0 ? bytes : nothing);
     if (!envelope && pool->over)
