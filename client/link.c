@@ -29,6 +29,7 @@
 #define HANDSHAKE_MS     2000 /* from connect to WELCOME: a daemon that needs longer is stuck; try again */
 #define REFUSAL_GRACE_MS 250  /* between a starting daemon's bind and its chmod the socket may not be opened */
 #define LAST_WORDS_MS    20   /* a message sent before poised ended the connection may arrive this much after its end */
+#define SHORT_MS         20   /* until memory that was short for a message is asked for again */
 #define DRAIN_MAX        64   /* messages at a time, so that the rest of the engine has its turn */
 
 enum link_state { LINK_DOWN, LINK_TOKEN_WAIT, LINK_WELCOME_WAIT, LINK_UP };
@@ -48,6 +49,10 @@ struct link {
     int trouble_code;
     char trouble[400];
     bool refused; /* by poised, in words: trying again is useless */
+    bool broken;  /* what makes the connection one could not be said: it is to be made anew */
+    bool holds;   /* memory was too short for a message: it is kept and read again at held_ms */
+    zmq_msg_t held;
+    uint64_t held_ms;
 };
 
 static void set_trouble(struct link *link, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -72,10 +77,19 @@ static void close_both(struct link *link)
     link->local_fd = link->zmq_fd = -1;
 }
 
+static void drop_held(struct link *link)
+{
+    if (link->holds)
+        zmq_msg_close(&link->held);
+    link->holds = false;
+}
+
 static void go_down(struct link *link, uint64_t now_ms)
 {
     bool was_up = link->state == LINK_UP;
 
+    link->broken = false;
+    drop_held(link);
     close_both(link);
     link->state = LINK_DOWN;
     link->retry_ms = now_ms + link->retry_delay_ms;
@@ -289,12 +303,23 @@ static void take_message(struct link *link, struct wire_message *msg)
     wire_free(msg);
 }
 
+/* False: memory is short. Nobody says a ROSTER or an ABORT twice, so the message must not be lost. */
+static bool take_frame(struct link *link, zmq_msg_t *frame)
+{
+    struct wire_message *msg;
+    int rc = zmq_msg_more(frame) ? -EPROTO
+                                 : wire_decode(zmq_msg_data(frame), zmq_msg_size(frame), 0, &msg, NULL);
+
+    if (rc == 0)
+        take_message(link, msg);
+    return rc != -ENOMEM;
+}
+
 uint32_t link_drain(struct link *link)
 {
     uint32_t n_messages = 0;
 
-    while (link->dealer && n_messages < DRAIN_MAX) {
-        struct wire_message *msg;
+    while (link->dealer && !link->holds && n_messages < DRAIN_MAX) {
         zmq_msg_t frame;
 
         zmq_msg_init(&frame);
@@ -303,11 +328,38 @@ uint32_t link_drain(struct link *link)
             break;
         }
         n_messages++;
-        if (!zmq_msg_more(&frame) && wire_decode(zmq_msg_data(&frame), zmq_msg_size(&frame), 0, &msg, NULL) == 0)
-            take_message(link, msg);
+        if (!take_frame(link, &frame)) {
+            zmq_msg_init(&link->held);
+            zmq_msg_move(&link->held, &frame);
+            link->holds = true;
+            link->held_ms = 0; /* at the next step */
+        }
         zmq_msg_close(&frame);
     }
     return n_messages;
+}
+
+static void read_held(struct link *link, uint64_t now_ms)
+{
+    zmq_msg_t frame;
+
+    if (!link->holds || now_ms < link->held_ms)
+        return;
+    zmq_msg_init(&frame);
+    zmq_msg_move(&frame, &link->held);
+    drop_held(link);
+    if (!take_frame(link, &frame)) {
+        zmq_msg_init(&link->held);
+        zmq_msg_move(&link->held, &frame);
+        link->holds = true;
+        link->held_ms = now_ms + SHORT_MS;
+    }
+    zmq_msg_close(&frame);
+}
+
+void link_renew(struct link *link)
+{
+    link->broken = true;
 }
 
 int link_send_bytes(struct link *link, const void *bytes, size_t n_bytes)
@@ -396,7 +448,10 @@ int link_step(struct link *link, uint64_t now_ms, struct poise_err *err)
         hear_last_words(link);
         go_down(link, now_ms);
     }
+    read_held(link, now_ms);
     link_drain(link);
+    if (link->broken)
+        go_down(link, now_ms);
     if (link->refused)
         return err_set(err, link->trouble_code, "%s", link->trouble);
     if ((link->state == LINK_TOKEN_WAIT || link->state == LINK_WELCOME_WAIT) && now_ms >= link->handshake_ms)
@@ -411,6 +466,8 @@ uint64_t link_next_ms(const struct link *link)
                                                : link->handshake_ms;
     uint64_t deadline = link->started_ms + link->first_timeout_ms;
 
+    if (link->holds && link->held_ms < next)
+        next = link->held_ms;
     return !link->was_up && deadline < next ? deadline : next;
 }
 
@@ -459,6 +516,7 @@ void link_free(struct link *link, int linger_ms)
 {
     if (!link)
         return;
+    drop_held(link);
     if (link->dealer)
         set_int(link->dealer, ZMQ_LINGER, linger_ms);
     if (link->dealer)

@@ -59,4 +59,7 @@ void link_free(struct link *link, int linger_ms);
 /* In the child after fork(): closes the descriptors that poised watches. Async-signal-safe. */
 void link_forked(struct link *link);
 
+/* In calls->up(): what makes this connection one could not be sent. It is made anew at the next link_step(). */
+void link_renew(struct link *link);
+
 #endif

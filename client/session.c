@@ -23,16 +23,17 @@ static bool is_ours(const struct poise *p, struct wire_id epoch)
 
 /* ----------------------------------------------------------------------------------------------------------- saying */
 
-static void send_or_notice(struct poise *p, const struct wire_message *msg)
+static bool send_or_notice(struct poise *p, const struct wire_message *msg)
 {
     struct poise_err why;
     int rc = link_send(p->link, msg, &why);
 
     if (rc == 0 || rc == -EAGAIN)
-        return;
+        return true;
     pthread_mutex_lock(&p->lock);
     handle_notice(p, p->cursor, POISE_WARNING, "a message to poised could not be sent: %s", why.text);
     pthread_mutex_unlock(&p->lock);
+    return false;
 }
 
 static void ask_outcome(struct poise *p, uint64_t step, bool want_table)
@@ -303,7 +304,8 @@ static void up(void *context, const struct wire_message *welcome)
     msg.join.epoch = p->epoch;
     if (p->tcp)
         transport_tcp_join(p->tcp, &msg.join);
-    send_or_notice(p, &msg);
+    if (!send_or_notice(p, &msg))
+        link_renew(p->link); /* without JOIN nothing would ever come */
 }
 
 static void down(void *context, const char *why)
