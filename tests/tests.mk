@@ -46,6 +46,8 @@ test-built test-system: $(FAULTY)
 # poisectl is no archive: tests of its parts name them.
 dataset := $(addprefix client/ctl/,csv.c dataset.c dataset_columns.c dataset_measure.c sizes.c)
 $(BUILD)/tests/unit/test_csv: $(call obj,client/ctl/csv.c)
+$(BUILD)/tests/unit/test_seeds_csv: $(call obj,client/ctl/csv.c)
+$(BUILD)/tests/unit/test_seeds_plan: $(call obj,$(addprefix client/ctl/plan_,request.c columns.c where.c))
 $(BUILD)/tests/unit/test_dataset: $(call obj,$(dataset))
 $(BUILD)/tests/unit/test_simulate: $(call obj,$(dataset) $(addprefix client/ctl/simulate_,batch.c cost.c options.c))
 
@@ -75,4 +77,5 @@ include tests/fuzz/fuzz.mk
 include tests/bench/bench.mk
 include tests/thread/thread.mk
 include tests/systemd/systemd.mk
+include tests/static/static.mk
 include tests/chaos/chaos.mk

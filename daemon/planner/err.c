@@ -48,7 +48,7 @@ static int set(struct poise_err *err, int code, uint32_t rank, uint32_t sample, 
     return code;
 }
 
-int err_set(struct poise_err *err, int code, const char *format, ...)
+int (err_set)(struct poise_err *err, int code, const char *format, ...)
 {
     va_list args;
 
@@ -58,8 +58,8 @@ int err_set(struct poise_err *err, int code, const char *format, ...)
     return code;
 }
 
-int err_set_at(struct poise_err *err, int code, uint32_t rank, uint32_t sample, const char *field, const char *format,
-               ...)
+int (err_set_at)(struct poise_err *err, int code, uint32_t rank, uint32_t sample, const char *field, const char *format,
+                 ...)
 {
     va_list args;
 

@@ -13,4 +13,18 @@ int err_set(struct poise_err *err, int code, const char *format, ...) __attribut
 int err_set_at(struct poise_err *err, int code, uint32_t rank, uint32_t sample, const char *field, const char *format,
                ...) __attribute__((format(printf, 6, 7)));
 
+#ifdef __clang_analyzer__
+/* It sees one file at a time and takes it for possible that an error is a success; only its eyes get this. */
+#define err_known_(code, call) \
+    ({ \
+        int code_ = (code); \
+        (void)(call); \
+        if (code_ >= 0) \
+            __builtin_unreachable(); \
+        code_; \
+    })
+#define err_set(err, code, ...) err_known_(code, (err_set)(err, code_, __VA_ARGS__))
+#define err_set_at(err, code, ...) err_known_(code, (err_set_at)(err, code_, __VA_ARGS__))
+#endif
+
 #endif
