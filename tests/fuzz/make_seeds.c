@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/directory.h"
 #include "proto/local.h"
 #include "proto/options.h"
 #include "proto/schema.h"
@@ -201,6 +202,59 @@ static void payload_seeds(void)
     }
 }
 
+/* Files that people write. */
+static void text_seeds(void)
+{
+    static const struct {
+        const char *fuzzer, *name, *text;
+    } seeds[] = {
+        {"csv", "length", "length,group\n12,1\n7,\"a \"\"b\"\"\"\n"},
+        {"csv", "sizes", "width;height;name\r\n640;480;a\r\n\r\n1.5;x;b\r\n"},
+        {"csv", "marked", "\xef\xbb\xbflength\tattention\n1e3\t2\n"},
+        {"config", "usual", "# as shipped\n[poised]\nsocket-dir = /run/poise\nlog-level = debug\nmode = shadow\n"},
+        {"config", "listen", "listen = tcp://127.0.0.1:29410,ipc:///tmp/x\nheartbeat-ms = 500\nbeacon-ms=100\n"},
+        {"plan", "usual",
+         "{\"lengths\": [[100, 4], [4, 100]], \"cost\": \"length_squared\", \"micro_batch_size\": 1}"},
+        {"plan", "phases",
+         "{\"lengths\": [[[8, 2]], [[4, 2], [0, 9]]], \"phases\": [{\"name\": \"vision\", \"linear\": 3}, "
+         "{\"name\": \"llm\", \"linear\": 5, \"quadratic\": 1, \"passes\": 3}], \"count\": \"free\", \"algorithm\": \"greedy\"}"},
+    };
+
+    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++)
+        write_seed(seeds[i].fuzzer, seeds[i].name, seeds[i].text, strlen(seeds[i].text));
+}
+
+/* Two samples of two fields, behind the number of samples that is told beside it. */
+static void directory_seeds(void)
+{
+    static const struct poise_field declared[] = {
+        {.name = "image_grid", .dtype = POISE_I64, .n_dims = 2, .shape = {-1, 3}},
+        {.name = "pixel_values", .dtype = POISE_BF16, .n_dims = 2, .shape = {-1, 4}},
+    };
+    static uint64_t memory[512];
+    struct directory_writer writer;
+    struct wire_field fields[2];
+    struct wire_table table = {2, fields};
+    uint64_t n = directory_bytes(2, 4, 2);
+    uint8_t seed[1 + sizeof memory];
+
+    for (int i = 0; i < 2; i++)
+        if (schema_field(&declared[i], &fields[i], NULL) < 0 || n > sizeof memory)
+            exit(1);
+    directory_begin(memory, 7, &table, 2, 4, &writer);
+    for (uint32_t s = 0; s < 2; s++) {
+        const struct directory_sample sample = {.tag = s, .loss_tokens = 5, .arrival_loss_tokens = 10, .bytes = 24 + 16};
+        const struct directory_value values[] = {
+            {.field = 0, .segment = 0, .n_dims = 2, .offset = 64 * s, .shape = {1, 3}},
+            {.field = 1, .segment = 1, .n_dims = 2, .offset = 64 * s, .shape = {2, 4}},
+        };
+        directory_add(&writer, &sample, values, 2);
+    }
+    seed[0] = 2;
+    memcpy(seed + 1, memory, n);
+    write_seed("directory", "two", seed, n + 1);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -214,5 +268,7 @@ int main(int argc, char **argv)
     local_seeds();
     record_seeds();
     payload_seeds();
+    text_seeds();
+    directory_seeds();
     return 0;
 }
