@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Two users on one machine, with real uids (root gives them away, no account is needed), and what one could try on the
- * other's job: joining it, its epoch, its token, its memory, its mode; and what a process may say of itself that the kernel
- * knows better. What status shows, it shows to all: names, ranks, pids, sizes and waits, never a token.
+ * other's job: joining it, its epoch, its token, its memory, its mode; and what a process may say of itself that the
+ * kernel knows better. What status shows, it shows to all: names, ranks, pids, sizes and waits, never a token.
  */
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -25,7 +25,7 @@
 #include "tests/system/ranks.h"
 
 #define ALICE 54001u /* nobody's on any machine */
-#define BOB   54002u
+#define BOB 54002u
 
 #define NEED_ROOT()                                                                                                    \
     do {                                                                                                               \
@@ -64,9 +64,10 @@ static void ends_well(pid_t child)
     cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", (unsigned)status);
 }
 
-/* ------------------------------------------------------------------------------------------------------ other's epoch */
+/* ------------------------------------------------------------------------------------------------------ other's epoch
+ */
 
-struct alice {           /* what Bob knows of her job, as bad as it can get */
+struct alice { /* what Bob knows of her job, as bad as it can get */
     struct wire_id epoch;
     struct wire_id token; /* of her session that has said HELLO */
     struct wire_incarnation incarnation;
@@ -146,7 +147,8 @@ Test(security, another_user_reaches_nothing_of_a_job)
     test_daemon_end(&the_daemon);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- tokens */
+/* ------------------------------------------------------------------------------------------------------------- tokens
+ */
 
 /* HELLO with her token: while she is there, after she has gone, and after poised was started again. */
 static int bob_replays(void *data)
@@ -196,14 +198,21 @@ Test(security, a_token_of_another_is_worth_nothing)
     test_daemon_end(&the_daemon);
 }
 
-/* ------------------------------------------------------------------------------------------------------- forged ranks */
+/* ------------------------------------------------------------------------------------------------------- forged ranks
+ */
 
 Test(security, a_rank_speaks_for_itself_only)
 {
     struct test_peer peers[2];
     int fd;
-    struct local_message offer = {.magic = LOCAL_MAGIC, .version = WIRE_VERSION, .type = LOCAL_OFFER,
-                                  .kind = LOCAL_ARENA, .bytes = 4096, .rank = 0, .replica = 7}, got;
+    struct local_message offer = {.magic = LOCAL_MAGIC,
+                                  .version = WIRE_VERSION,
+                                  .type = LOCAL_OFFER,
+                                  .kind = LOCAL_ARENA,
+                                  .bytes = 4096,
+                                  .rank = 0,
+                                  .replica = 7},
+                         got;
 
     test_daemon_start(&the_daemon, NULL);
     for (uint32_t i = 0; i < 2; i++) {
@@ -230,14 +239,16 @@ Test(security, a_rank_speaks_for_itself_only)
     cr_assert(test_peer_send_packet(peers[1].local, &offer, sizeof offer, fd));
     close(fd);
     cr_assert(test_peer_packet(peers[0].local, &got, &fd));
-    cr_assert(got.type == LOCAL_OFFER && got.rank == 1 && got.replica == 0, "of rank %u replica %u", got.rank, got.replica);
+    cr_assert(got.type == LOCAL_OFFER && got.rank == 1 && got.replica == 0, "of rank %u replica %u", got.rank,
+              got.replica);
     close(fd);
     for (uint32_t i = 0; i < 2; i++)
         test_peer_close(&peers[i]);
     test_daemon_end(&the_daemon);
 }
 
-/* ---------------------------------------------------------------------------------------------------- user namespaces */
+/* ---------------------------------------------------------------------------------------------------- user namespaces
+ */
 
 static bool new_user_namespace(uint32_t inside, uint32_t outside)
 {
@@ -354,13 +365,15 @@ Test(security, a_poised_that_cannot_tell_users_apart_refuses_them)
     cr_assert_eq(status, 0, "status %x", (unsigned)status);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- memory */
+/* ------------------------------------------------------------------------------------------------------------- memory
+ */
 
 static void one_rank(uint32_t rank, struct board *board, void *data)
 {
     (void)rank, (void)data;
     struct poise_err err;
-    struct poise_options opt = {.size = sizeof opt, .job = "secret", .n_ranks = 1, .cost = "length", .socket_dir = the_daemon.dir};
+    struct poise_options opt = {
+        .size = sizeof opt, .job = "secret", .n_ranks = 1, .cost = "length", .socket_dir = the_daemon.dir};
     struct poise *p;
     void *memory;
 
@@ -439,7 +452,8 @@ Test(security, memory_of_another_users_rank_cannot_be_reached)
     test_daemon_end(&the_daemon);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- status */
+/* ------------------------------------------------------------------------------------------------------------- status
+ */
 
 static void hex(const void *bytes, size_t n, char *text)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Preloaded into poised by test_systemd.sh: every bind() of a unix socket takes its time, so that a READY=1 that came before the
- * last socket would be seen by whoever is started after it.
+ * Preloaded into poised by test_systemd.sh: every bind() of a unix socket takes its time, so that a READY=1 that came
+ * before the last socket would be seen by whoever is started after it.
  */
 #include <dlfcn.h>
 #include <poll.h>
@@ -12,7 +12,8 @@
 
 int bind(int fd, const struct sockaddr *addr, socklen_t n)
 {
-    int (*real)(int, const struct sockaddr *, socklen_t) = (int (*)(int, const struct sockaddr *, socklen_t))dlsym(RTLD_NEXT, "bind");
+    int (*real)(int, const struct sockaddr *, socklen_t) =
+        (int (*)(int, const struct sockaddr *, socklen_t))dlsym(RTLD_NEXT, "bind");
 
     poll(NULL, 0, DELAY_MS);
     return real(fd, addr, n);
