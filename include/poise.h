@@ -358,7 +358,9 @@ struct poise_tensor {
     uint64_t bytes;                 /* product of shape times element size */
 };
 
-struct poise_row { /* one sample of a micro-batch */
+/* One sample of a micro-batch. In a plan-only group tag, arrival_micro_batch, loss_tokens and weight_arrival are those
+ * of this rank's own samples and 0 in others' rows: the trainer that moves the payload sends them along. */
+struct poise_row {
     uint64_t tag;
     uint32_t origin_rank, origin_index;
     uint32_t arrival_micro_batch, reserved;

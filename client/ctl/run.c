@@ -34,7 +34,7 @@ struct run {
     pid_t pid;
 };
 
-/* ------------------------------------------------------------------------------------------------ what belongs to it */
+/* ----------------------------------------------------------------------------------------------- what belongs to it */
 
 /* Beside poisectl, else where PATH finds it. */
 static int find_poised(struct run *run, struct poise_err *err)

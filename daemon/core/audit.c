@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Steps wait in a ring until all ranks have told; then they are summed up by block, and a block that is over goes into the
- * tally of its kind. Blocks are independent enough for an interval; pairs of neighbouring blocks cancel what drifts (lengths
- * that grow with a curriculum, a machine that warms up). A step that some rank did not report is left out, since its
- * slowest rank is not known.
+ * Steps wait in a ring until all ranks have told; then they are summed up by block, and a block that is over goes into
+ * the tally of its kind. Blocks are independent enough for an interval; pairs of neighbouring blocks cancel what drifts
+ * (lengths that grow with a curriculum, a machine that warms up). A step that some rank did not report is left out,
+ * since its slowest rank is not known.
  */
 #include "daemon/core/audit.h"
 

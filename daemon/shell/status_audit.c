@@ -6,8 +6,8 @@
  *           balanced, arrival {steps, blocks, measured_ms (mean step, or null), interval_ms [low, high] or null},
  *           pairs, measured_speedup (or null), speedup_interval [low, high] or null}
  *
- * Intervals are of 95 %, by Student's t over blocks (of the speed-up: over pairs of neighbouring blocks), so they need two
- * of them. Nothing here is predicted.
+ * Intervals are of 95 %, by Student's t over blocks (of the speed-up: over pairs of neighbouring blocks), so they need
+ * two of them. Nothing here is predicted.
  */
 #include "daemon/shell/report.h"
 
@@ -17,8 +17,9 @@
 /* Two-sided 95 % quantile of Student's t; beyond the table by its expansion, which is exact to 0.01 there. */
 static double quantile(uint64_t freedom)
 {
-    static const double t[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
-                               2.145,  2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060};
+    static const double t[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179,
+                               2.160,  2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074,
+                               2.069,  2.064, 2.060};
     const size_t n = sizeof t / sizeof *t;
     return freedom <= n ? t[freedom - 1] : 1.96 + 2.3722 / (double)freedom;
 }
@@ -45,7 +46,7 @@ const struct audit_report *report_audit(const struct shell_report *report, const
     return NULL;
 }
 
-/* -------------------------------------------------------------------------------------------------------------- JSON */
+/* ------------------------------------------------------------------------------------------------------------- JSON */
 
 static json_t *mean_json(const struct audit_tally *tally, double unit)
 {
@@ -79,7 +80,7 @@ void status_audit(const struct shell_report *report, const struct group_report *
     json_object_set_new(object, "audit", o);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- metrics */
+/* ---------------------------------------------------------------------------------------------------------- metrics */
 
 struct series {
     const char *name, *help;
@@ -101,8 +102,8 @@ static const struct series all[] = {
 static void write_family(FILE *out, const struct shell_report *r, const struct series *series, const char *suffix,
                          const char *what)
 {
-    fprintf(out, "# HELP poise_group_%s%s %s%s.\n# TYPE poise_group_%s%s gauge\n", series->name, suffix, series->help, what,
-            series->name, suffix);
+    fprintf(out, "# HELP poise_group_%s%s %s%s.\n# TYPE poise_group_%s%s gauge\n", series->name, suffix, series->help,
+            what, series->name, suffix);
     for (uint32_t i = 0; i < r->n_groups; i++) {
         const struct group_report *g = &r->groups[i];
         const struct audit_report *audit = metrics_shown(r, i) ? report_audit(r, g) : NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole groups on a virtual clock: the good days. Every step of every run is checked by the oracle (each sample delivered
- * once, one outcome for all processes).
+ * Whole groups on a virtual clock: the good days. Every step of every run is checked by the oracle (each sample
+ * delivered once, one outcome for all processes).
  */
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -60,10 +60,12 @@ Test(cluster, an_audit_takes_blocks_by_turns)
         bool balanced = seen->step / 3 % 2 == 0;
 
         cr_assert(seen->used && seen->kind == WIRE_OUTCOME_PLAN);
-        cr_assert_eq(seen->totals.mode, balanced ? POISE_MODE_ON : POISE_MODE_SHADOW, "step %lu", (unsigned long)seen->step);
+        cr_assert_eq(seen->totals.mode, balanced ? POISE_MODE_ON : POISE_MODE_SHADOW, "step %lu",
+                     (unsigned long)seen->step);
         for (uint32_t rank = 0; rank < config.n_ranks && !balanced; rank++)
             for (uint32_t k = 0; k < seen->slices[rank]->outcome.slices[0].n_in; k++)
-                cr_assert_eq(seen->slices[rank]->outcome.slices[0].in_rank[k], rank, "step %lu", (unsigned long)seen->step);
+                cr_assert_eq(seen->slices[rank]->outcome.slices[0].in_rank[k], rank, "step %lu",
+                             (unsigned long)seen->step);
         n_balanced += balanced && seen->totals.samples_moved > 0;
     }
     cr_assert_gt(n_balanced, 5);
@@ -107,8 +109,8 @@ Test(cluster, replicas_on_other_nodes_get_the_same_plan)
             plans[spread][i] = sim.steps[i].plan_id;
         sim_stop(&sim);
     }
-    /* With spread, replica 0 of all ranks is on node 0, and without on three: where that does not matter to a plan its id still
-     * may differ, since nodes are an input. What must hold is inside each run, and the oracle saw it. */
+    /* With spread, replica 0 of all ranks is on node 0, and without on three: where that does not matter to a plan its
+     * id still may differ, since nodes are an input. What must hold is inside each run, and the oracle saw it. */
     cr_assert(!wire_id_none(plans[0][0]) && !wire_id_none(plans[1][0]));
 }
 
