@@ -420,7 +420,7 @@ def closing(rank, daemon):
     threads = [threading.Thread(target=wait) for _ in range(1)]
     for thread in threads:
         thread.start()
-    rig.until(lambda: g._users, "the wait")
+    rig.until(lambda: g._inside, "the wait")
     g.close()
     for thread in threads:
         thread.join(rig.LIMIT)

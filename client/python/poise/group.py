@@ -79,6 +79,8 @@ class Group:
                  mesh_dim: str | Sequence[str] | None = None, cost: str | Sequence[Phase] | None = None, reuse: bool = False,
                  copy: bool = False, **options: Any) -> None:
         self._p: int | None = None
+        self._once: list[int] = []  # the handle, for the one close() that takes it
+        self._inside: dict[int, bool] = {}  # threads that are in a call
         self._lib = lib = _c.library()
         self._phases = phases_of("length" if cost is None else cost)
         #: Names of the phases, in the order of Sample.length.
@@ -100,29 +102,25 @@ class Group:
         self._landing = [Hold(lib.poise_release) for _ in range(n_iterators)]
         self._last: list[Batch | None] = [None] * n_iterators
         self._notes: deque[Note] = deque(maxlen=_KEPT_NOTES)
-        self._note = _c.Note()
         self._lent: list[memoryview] = []
-        self._lock = threading.Condition()
-        self._users = 0
         self._p = _open(lib, opt, keep)
+        self._once.append(self._p)
         _open_groups.add(self)
 
     # ------------------------------------------------------------------------------------------------------------- calls
 
     def _call(self, function: Any, *args: Any) -> int:
-        """One call into the library that cannot overlap with close()."""
-        with self._lock:
+        """One call into the library that cannot overlap with close(), which takes the handle away first and looks who is
+        inside then. No lock: a signal's exception could leave it locked."""
+        me = threading.get_ident()
+        self._inside[me] = True
+        try:
             p = self._p
             if p is None:
                 raise Aborted(f"group {self.group} is closed", -errno.ESHUTDOWN)
-            self._users += 1
-        try:
             return function(p, *args)
         finally:
-            with self._lock:
-                self._users -= 1
-                if self._p is None:
-                    self._lock.notify_all()
+            self._inside.pop(me, None)
 
     def _checked(self, function: Any, *args: Any) -> int:
         err = _c.Err()
@@ -276,14 +274,13 @@ class Group:
     def _poll_notices(self) -> None:
         """Takes what the library has to say. Before a call rather than after it: where warnings are errors, none may come
         between a batch and its reader."""
-        note = self._note
-        with self._lock:
-            if self._p is None:
-                return
-            fresh = []
-            while self._lib.poise_notice(self._p, ctypes.byref(note), ctypes.sizeof(note)) == 1:
-                fresh.append(Note(note.step, _SEVERITIES.get(note.severity, "info"), note.text.decode(errors="replace"), note.dropped))
-            self._notes.extend(fresh)
+        if self._p is None:
+            return
+        note = _c.Note()
+        fresh = []
+        while self._call(self._lib.poise_notice, ctypes.byref(note), ctypes.sizeof(note)) == 1:
+            fresh.append(Note(note.step, _SEVERITIES.get(note.severity, "info"), note.text.decode(errors="replace"), note.dropped))
+        self._notes.extend(fresh)
         for one in fresh:
             if one.severity == "info":
                 _log.info("step %d: %s", one.step, one.text)
@@ -294,9 +291,9 @@ class Group:
         """All notices since the last call of this function, oldest first (the last 256). Those above "info" were also given to
         warnings.warn() by submit() or next()."""
         self._poll_notices()
-        with self._lock:
-            notes = list(self._notes)
-            self._notes.clear()
+        notes = []
+        while self._notes:
+            notes.append(self._notes.popleft())
         return notes
 
     def report(self, step: int, seconds: float) -> None:
@@ -325,10 +322,11 @@ class Group:
     def close(self, wait: bool = True) -> None:
         """Leaves the group: serves peers until they have what this rank sent (at most close_timeout_ms; not at all with
         wait=False). Batches that are held stay valid. A second call does nothing."""
-        with self._lock:
-            p, self._p = self._p, None
-            while p is not None and self._users:
-                self._lock.wait()  # they see it within a slice
+        self._p = None
+        p = self._once.pop() if self._once else None
+        self._inside.pop(threading.get_ident(), None)  # a signal's exception may have left it
+        while p is not None and self._inside:
+            time.sleep(0.002)  # they see it within a slice
         _open_groups.discard(self)
         for i, hold in enumerate(self._landing):
             hold.drop()
@@ -431,10 +429,9 @@ def _close(lib: ctypes.CDLL, p: int, report: bool) -> None:
 
 
 def _after_fork() -> None:
-    """In a child: threads that held a lock or were in a call are not there."""
+    """In a child: threads that were in a call are not there."""
     for group in list(_open_groups):
-        group._lock = threading.Condition()
-        group._users = 0
+        group._inside.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)
