@@ -29,6 +29,12 @@ void poise_interrupt(struct poise *p)
     wake_signal(p->wake);
 }
 
+void poise_hurry(struct poise *p)
+{
+    if (p && p->generation == forks_generation())
+        atomic_store(&p->hurried, 1);
+}
+
 int poise_notice(struct poise *p, struct poise_note *ret_note, size_t note_size)
 {
     struct poise_note note;

@@ -98,6 +98,7 @@ struct poise {
     uint32_t generation; /* of forks: another one now means that this is a child */
     struct wake *wake;   /* tells the engine that a trainer's thread did something; outlives the handle */
     atomic_int interrupted;
+    atomic_int hurried; /* poise_hurry() */
     atomic_int wants_produce; /* the engine tried `produce` in vain */
     atomic_uint n_producing;  /* calls that use `produce`: poise_close() lets them go before it frees the handle */
 

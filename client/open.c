@@ -207,7 +207,7 @@ static int serve(struct poise *p, struct poise_err *err)
     p->closing = true;
     handle_changed(p);
     wake_ring(p->wake);
-    while (rc == 0 && !p->served)
+    while (rc == 0 && !p->served && !atomic_load(&p->hurried))
         rc = handle_wait(p, p->progress, deadline_ms);
     if (rc == -EINTR)
         err_set(err, rc, "poise_interrupt() was called while peers still read what this rank sent");

@@ -247,6 +247,9 @@ int poise_close(struct poise *p, struct poise_err *err);
  * would begin: peers still read what this rank sent. Async-signal-safe. */
 void poise_interrupt(struct poise *p);
 
+/* The poise_close() to come serves nobody: for a trainer that gives up, which peers learn the sooner the better. */
+void poise_hurry(struct poise *p);
+
 /* ----------------------------------------------------------------------------------------------------------- fields */
 
 #define POISE_CONCAT 0 /* samples are concatenated along `axis` */

@@ -430,6 +430,30 @@ Test(client_open, an_interrupt_before_close_does_not_hurry_it)
     ranks_run(2, rig.daemon.dir, rig.board, interrupted_before_close, NULL);
 }
 
+/* Rank 1 has not submitted the step that rank 0 has, and does not until rank 0 has closed. */
+static int hurried(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "hurried");
+    struct poise *p = rank_open(&opt);
+    struct poise_err err;
+
+    load_declare(p, 0);
+    if (c->rank == 1)
+        board_wait(c->board, CLOSED, 1);
+    else
+        EXPECT(load_submit(p, 0, c->rank, 4, 0, &err) == 0, "%s", err.text);
+    poise_hurry(p);
+    EXPECT(poise_close(p, &err) == 0, "%s", err.text); /* else close_timeout_ms later -ETIMEDOUT */
+    if (c->rank == 0)
+        board_raise(c->board, CLOSED);
+    return 0;
+}
+
+Test(client_open, a_hurried_close_waits_for_nobody)
+{
+    ranks_run(2, rig.daemon.dir, rig.board, hurried, NULL);
+}
+
 static int interrupted_in_close(const struct rank_context *c)
 {
     struct poise_options opt = rank_options(c, "in-close");

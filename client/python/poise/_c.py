@@ -230,6 +230,7 @@ _PROTOTYPES = {
     "poise_open": (c_int, [c_void_p, c_void_p, c_void_p]),
     "poise_close": (c_int, [c_void_p, c_void_p]),
     "poise_interrupt": (None, [c_void_p]),
+    "poise_hurry": (None, [c_void_p]),
     "poise_declare": (c_int, [c_void_p, c_void_p, c_uint32, c_size_t, c_void_p]),
     "poise_alloc": (c_int, [c_void_p, c_uint64, c_int64, c_void_p, c_void_p]),
     "poise_discard": (c_int, [c_void_p, c_void_p]),

@@ -335,7 +335,7 @@ class Group:
         if p is None:
             return
         if not wait:
-            self._lib.poise_interrupt(p)
+            self._lib.poise_hurry(p)
         try:
             _close(self._lib, p, report=wait)
         except UseAfterFork:
@@ -409,7 +409,7 @@ def _open(lib: ctypes.CDLL, opt: _c.Options, keep: list[Any]) -> int:
 
     def abandoned(rc: int) -> None:
         if rc == 0:
-            lib.poise_interrupt(p)
+            lib.poise_hurry(p)
             lib.poise_close(p, None)
 
     rc = _aside(work, abandoned)
