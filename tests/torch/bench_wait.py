@@ -3,8 +3,9 @@
 
     make bench-torch [ARGS="--ranks 2 --steps 200"]
 
-The pipeline (loader's worker, exchange, unpickling, collate_fn) is first measured alone: a trainer that computes nothing, so
-each next() waits for all of it. Then compute is a sleep of twice its p99. Worth something on an idle machine only.
+The pipeline (loader's worker, exchange, unpickling, collate_fn) is first measured alone: a trainer that computes
+nothing, so each next() waits for all of it. Then compute is a sleep of twice its p99. Worth something on an idle
+machine only.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ class Data(torch.utils.data.Dataset):
     def __getitem__(self, i: int) -> dict:
         random = torch.Generator().manual_seed(self.rank * self.n + i)
         patches = int(torch.randint(16, 1024, (1,), generator=random))
-        return {"pixel_values": torch.zeros(patches, 1176, dtype=torch.bfloat16), "input_ids": torch.zeros(patches // 4, dtype=torch.int64)}
+        return {
+            "pixel_values": torch.zeros(patches, 1176, dtype=torch.bfloat16),
+            "input_ids": torch.zeros(patches // 4, dtype=torch.int64),
+        }
 
 
 def length(sample: dict) -> int:
@@ -37,18 +41,22 @@ def length(sample: dict) -> int:
 
 
 def collate(samples: list[dict]) -> dict:
-    return {"pixel_values": torch.cat([sample["pixel_values"] for sample in samples]),
-            "input_ids": torch.nn.utils.rnn.pad_sequence([sample["input_ids"] for sample in samples], batch_first=True)}
+    return {
+        "pixel_values": torch.cat([sample["pixel_values"] for sample in samples]),
+        "input_ids": torch.nn.utils.rnn.pad_sequence([sample["input_ids"] for sample in samples], batch_first=True),
+    }
 
 
 def run(rank: int, steps: int, samples: int, compute: float) -> list[float]:
-    loader = torch.utils.data.DataLoader(Data(rank, steps * samples), batch_size=samples, num_workers=1, collate_fn=collate)
+    loader = torch.utils.data.DataLoader(
+        Data(rank, steps * samples), batch_size=samples, num_workers=1, collate_fn=collate
+    )
     waits = []
     iterator = iter(poise.balance(loader, length))
     while True:
         begin = time.perf_counter()
         if next(iterator, None) is None:
-            return sorted(waits[len(waits) // 10:])  # the first ones meet cold memory and processes that start
+            return sorted(waits[len(waits) // 10 :])  # the first ones meet cold memory and processes that start
         waits.append(time.perf_counter() - begin)
         if compute:
             time.sleep(compute)
@@ -74,7 +82,10 @@ def main() -> None:
     Bench.setUpClass()
     try:
         bench = Bench()
-        print(f"{arguments.ranks} ranks x {arguments.samples} samples on {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}")
+        print(
+            f"{arguments.ranks} ranks x {arguments.samples} samples "
+            f"on {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}"
+        )
         alone = bench.ranks(run, arguments.ranks, arguments.steps, arguments.samples, 0.0)
         p99 = show("the pipeline alone, a step", sorted(wait for waits in alone for wait in waits))
         exposed = bench.ranks(run, arguments.ranks, arguments.steps, arguments.samples, 2 * p99)

@@ -5,7 +5,8 @@
         def test_x(self):
             results = self.ranks(work, 2, argument)   # work(rank, argument) in two processes, what each returned
 
-A rank's exception fails the test with its traceback, unless the test asks for outcomes(). A private poised serves a test class.
+A rank's exception fails the test with its traceback, unless the test asks for outcomes(). A private poised serves a
+test class.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ FORK = multiprocessing.get_context("fork")
 
 class Outcome(NamedTuple):
     """What became of a rank."""
-    value: Any      # what it returned
-    error: str      # its traceback, or ""
+
+    value: Any  # what it returned
+    error: str  # its traceback, or ""
     exitcode: int | None
 
 
@@ -75,7 +77,9 @@ class Poised:
     def __init__(self, *flags: str) -> None:
         self.dir = tempfile.mkdtemp(prefix="poise-test-")
         self.log = open(f"{self.dir}/log", "w+")
-        self.process = subprocess.Popen([str(BUILD / "poised"), "--socket-dir", self.dir, *flags], stdout=self.log, stderr=self.log)
+        self.process = subprocess.Popen(
+            [str(BUILD / "poised"), "--socket-dir", self.dir, *flags], stdout=self.log, stderr=self.log
+        )
         end = time.monotonic() + DEADLINE
         while not self._answers():
             if self.process.poll() is not None or time.monotonic() > end:
@@ -107,9 +111,19 @@ class Poised:
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
-def _rank_main(work: Callable[..., Any], rank: int, n: int, port: int, env: dict[str, str], pipe: Any, arguments: tuple) -> None:
-    os.environ.update(env, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n),
-                      MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_RUN_ID=f"test-{port}")
+def _rank_main(
+    work: Callable[..., Any], rank: int, n: int, port: int, env: dict[str, str], pipe: Any, arguments: tuple
+) -> None:
+    os.environ.update(
+        env,
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(n),
+        LOCAL_WORLD_SIZE=str(n),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        TORCHELASTIC_RUN_ID=f"test-{port}",
+    )
     torch.set_num_threads(1)
     torch.manual_seed(1234)
     code = 0
@@ -131,7 +145,9 @@ class Ranks:
         self.pipes, self.processes = [], []
         for rank in range(n):
             ours, theirs = FORK.Pipe(duplex=False)
-            process = FORK.Process(target=_start, args=(work, rank, n, port, env, theirs, arguments), name=f"rank-{rank}")
+            process = FORK.Process(
+                target=_start, args=(work, rank, n, port, env, theirs, arguments), name=f"rank-{rank}"
+            )
             process.start()
             theirs.close()
             self.pipes.append(ours)
@@ -157,7 +173,9 @@ class Ranks:
                 process.kill()
                 process.join()
         if stuck:
-            raise AssertionError(f"still running after {deadline:.0f} s: {stuck}; {[error for _, error in found if error]}")
+            raise AssertionError(
+                f"still running after {deadline:.0f} s: {stuck}; {[error for _, error in found if error]}"
+            )
         return [Outcome(*found[i], process.exitcode) for i, process in enumerate(self.processes)]
 
 

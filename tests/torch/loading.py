@@ -32,15 +32,23 @@ def make(ident: int) -> dict:
     """A sample by its id alone, so that whoever gets it can check every byte."""
     random = torch.Generator().manual_seed(ident)
     n = int(torch.randint(1, SPREAD, (1,), generator=random))
-    return {"id": ident, "pixels": torch.rand(n, 7, generator=random), "ids": torch.randint(0, 1 << 40, (n,), generator=random),
-            "nested": {"raw": bytes([ident % 256]) * n, "name": f"sample {ident}", "list": [ident, (n, None)]}}
+    return {
+        "id": ident,
+        "pixels": torch.rand(n, 7, generator=random),
+        "ids": torch.randint(0, 1 << 40, (n,), generator=random),
+        "nested": {"raw": bytes([ident % 256]) * n, "name": f"sample {ident}", "list": [ident, (n, None)]},
+    }
 
 
 def same(sample: dict) -> bool:
     """The sample is what its id says."""
     want = make(sample["id"])
-    return (torch.equal(want["pixels"], sample["pixels"]) and torch.equal(want["ids"], sample["ids"])
-            and want["nested"] == sample["nested"] and sample["pixels"].dtype == torch.float32)
+    return (
+        torch.equal(want["pixels"], sample["pixels"])
+        and torch.equal(want["ids"], sample["ids"])
+        and want["nested"] == sample["nested"]
+        and sample["pixels"].dtype == torch.float32
+    )
 
 
 def length(sample: dict) -> int:
@@ -59,6 +67,8 @@ def keep(samples: list[dict]) -> list[dict]:
     return samples
 
 
-def loader_of(rank: int, workers: int = 0, n: int = 24, batch_size: int = 4, bad: int | None = None, **keywords) -> DataLoader:
+def loader_of(
+    rank: int, workers: int = 0, n: int = 24, batch_size: int = 4, bad: int | None = None, **keywords
+) -> DataLoader:
     keywords.setdefault("collate_fn", collate)
     return DataLoader(Samples(rank, n, bad), batch_size=batch_size, num_workers=workers, **keywords)

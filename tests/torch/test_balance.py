@@ -29,7 +29,7 @@ def flat(results) -> list[int]:
     return sorted(ident for batches in results for batch in batches for ident in batch)
 
 
-# ---------------------------------------------------------------------------------------------------------------- plain loop
+# ----------------------------------------------------------------------------------------------------------- plain loop
 
 
 def epochs(rank, workers, n_epochs, keywords):
@@ -50,7 +50,9 @@ def costs(rank, mode):
             assert ident == 1000 * row.origin_rank + 4 * info.step + row.origin_index
             assert row.tag == 4 * info.step + row.origin_index and row.loss_tokens == 1
             assert row.weight_step == 1 / 16 and abs(row.weight_arrival - 1 / 16) < 1e-15
-        assert info.weights().dtype == torch.float64 and info.weights("arrival").tolist() == [row.weight_arrival for row in info.rows]
+        assert info.weights().dtype == torch.float64 and info.weights("arrival").tolist() == [
+            row.weight_arrival for row in info.rows
+        ]
         after.append(batch["cost"])
         before.append(sum(length(loading.make(1000 * rank + 4 * info.step + i)) for i in range(4)))
     return before, after
@@ -65,7 +67,9 @@ class PlainLoop(cluster.Case):
         self.assertEqual(reference, self.ranks(epochs, 2, 4, 2, {}))
 
     def test_spawned_workers_give_the_same(self):
-        self.assertEqual(self.ranks(epochs, 2, 0, 1, {}), self.ranks(epochs, 2, 1, 1, {"multiprocessing_context": "spawn"}))
+        self.assertEqual(
+            self.ranks(epochs, 2, 0, 1, {}), self.ranks(epochs, 2, 1, 1, {"multiprocessing_context": "spawn"})
+        )
 
     def test_it_balances_and_says_what_is_where(self):
         worst_before, worst_after = 0, 0
@@ -80,7 +84,7 @@ class PlainLoop(cluster.Case):
             self.assertEqual(before, after)
 
 
-# --------------------------------------------------------------------------------------------------------- plain iterables
+# ------------------------------------------------------------------------------------------------------ plain iterables
 
 
 def plain_lists(rank):
@@ -97,7 +101,11 @@ def iterable_dataset(rank):
         def __iter__(self):
             return iter(loading.make(1000 * rank + i) for i in range(24))
 
-    return ids_of(poise.balance(torch.utils.data.DataLoader(Stream(), batch_size=4, collate_fn=loading.collate, num_workers=1), length))
+    return ids_of(
+        poise.balance(
+            torch.utils.data.DataLoader(Stream(), batch_size=4, collate_fn=loading.collate, num_workers=1), length
+        )
+    )
 
 
 class OtherSources(cluster.Case):
@@ -115,7 +123,7 @@ class OtherSources(cluster.Case):
                 poise.balance(loader_of(0), length, **wrong)
 
 
-# -------------------------------------------------------------------------------------------------------------- accumulation
+# --------------------------------------------------------------------------------------------------------- accumulation
 
 
 def accumulating(rank, keywords, n):
@@ -151,7 +159,7 @@ class Accumulation(cluster.Case):
         self.assertEqual(expected(2), flat([[found[3] for found in result] for result in results]))
 
 
-# -------------------------------------------------------------------------------------------------------------- ends of data
+# --------------------------------------------------------------------------------------------------------- ends of data
 
 
 def ending(rank, sizes, keywords):
@@ -191,7 +199,7 @@ class Ends(cluster.Case):
         self.assertRegex(outcomes[1].error, r"micro-batch 0 of step 1 has no samples on rank 1: .*empty=")
 
 
-# -------------------------------------------------------------------------------------------------- leaving loops, many epochs
+# ------------------------------------------------------------------------------------------- leaving loops, many epochs
 
 
 def leaving(rank, workers):
@@ -214,8 +222,11 @@ def many_epochs(rank):
 
     dataset = loading.Samples(rank, 8)
     read = []
-    dataset.__class__ = type("Counting", (loading.Samples,), {
-        "__getitem__": lambda self, i: (read.append(i), loading.Samples.__getitem__(self, i))[1]})
+    dataset.__class__ = type(
+        "Counting",
+        (loading.Samples,),
+        {"__getitem__": lambda self, i: (read.append(i), loading.Samples.__getitem__(self, i))[1]},
+    )
     loader = torch.utils.data.DataLoader(dataset, batch_size=4, sampler=Sampler(dataset), collate_fn=loading.collate)
     balanced = poise.balance(loader, length)
     for epoch in range(15):
@@ -312,13 +323,15 @@ class Loops(cluster.Case):
         results = self.ranks(two_at_once, 2)
         self.assertEqual(expected(2), flat([seen for seen, _ in results]))
         for i in range(6):
-            self.assertEqual([2000 + j for j in range(8)] + [3000 + j for j in range(8)], flat([inner[i] for _, inner in results]))
+            self.assertEqual(
+                [2000 + j for j in range(8)] + [3000 + j for j in range(8)], flat([inner[i] for _, inner in results])
+            )
 
     def test_use_after_fork_is_an_exception(self):
         self.assertEqual([(7, 5), (7, 5)], self.ranks(in_a_child, 2))
 
 
-# ----------------------------------------------------------------------------------------------------------- keeping batches
+# ------------------------------------------------------------------------------------------------------ keeping batches
 
 
 def keeping(rank, workers):
@@ -349,7 +362,7 @@ class Keeping(cluster.Case):
         self.assertEqual([True, True], self.ranks(saved_for_backward, 2))
 
 
-# --------------------------------------------------------------------------------------------------------- vision and language
+# -------------------------------------------------------------------------------------------------- vision and language
 
 
 def vision(rank):
@@ -366,9 +379,13 @@ def vision(rank):
 
     steps = [[sample(8 * step + i) for i in range(8)] for step in range(4)]
     found = []
-    for samples, info in poise.balance(steps, "qwen2-vl", "qwen2-vl-7b", loss_tokens="labels", with_info=True, count="free"):
+    for samples, info in poise.balance(
+        steps, "qwen2-vl", "qwen2-vl-7b", loss_tokens="labels", with_info=True, count="free"
+    ):
         assert info.totals.loss_tokens == 3 * 32 and all(row.loss_tokens == 3 for row in info.rows)
-        found.append(([s["id"] for s in samples], info.totals.cost_before, info.totals.cost_after, info.totals.cost_mean))
+        found.append(
+            ([s["id"] for s in samples], info.totals.cost_before, info.totals.cost_after, info.totals.cost_mean)
+        )
     return found
 
 

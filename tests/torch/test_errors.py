@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 import time
 import unittest
 import warnings
-
-import torch
 
 import cluster
 import loading
@@ -113,8 +113,12 @@ class Input(cluster.Case):
         self.check(results, 1, OSError, "the disk is gone")
 
     def test_bad_lengths(self):
-        for workers, kind, pattern in ((0, "nan", "length of phase length is nan"), (2, "negative", "is -3: a length cannot be negative"),
-                                       (0, "raises", r"KeyError: 'nothing' \(test_errors.py:\d+\)"), (2, "raises", "KeyError")):
+        for workers, kind, pattern in (
+            (0, "nan", "length of phase length is nan"),
+            (2, "negative", "is -3: a length cannot be negative"),
+            (0, "raises", r"KeyError: 'nothing' \(test_errors.py:\d+\)"),
+            (2, "raises", "KeyError"),
+        ):
             with self.subTest(workers=workers, kind=kind):
                 results = self.ranks(bad_length, 2, workers, kind)
                 self.check(results, 1, poise.StepError, "sample 1 of loader batch 0: .*" + pattern)
@@ -129,7 +133,7 @@ class Input(cluster.Case):
         self.assertEqual([6, 6], [len(found) for found in results])
 
 
-# --------------------------------------------------------------------------------------------------------- processes that die
+# --------------------------------------------------------------------------------------------------- processes that die
 
 
 def killed_worker(rank, place):
@@ -140,6 +144,7 @@ def killed_worker(rank, place):
     begin = time.monotonic()
     if rank == 1:
         import multiprocessing
+
         victim = multiprocessing.active_children()[0]
         assert victim.pid in workers
         os.kill(victim.pid, signal.SIGKILL)
@@ -168,7 +173,41 @@ def dying_rank(rank):
     return "", 0.0
 
 
+def raising_trainer(rank, workers):
+    begin = time.monotonic()
+    try:
+        for i, _ in enumerate(poise.balance(loader_of(rank, workers, n=400), length)):
+            if rank == 0 and i == 2:
+                raise ZeroDivisionError("the loss is gone")
+    except poise.Aborted as error:
+        return str(error), time.monotonic() - begin
+    return "", 0.0
+
+
+def breaking(rank, at):
+    balanced = poise.balance(loader_of(rank, n=400), length)
+    for i, _ in enumerate(balanced):
+        if i == at[rank]:
+            break
+    try:
+        return len(list(balanced))
+    except poise.PoiseError as error:
+        return str(error)
+
+
 class Deaths(cluster.Case):
+    def test_a_trainer_that_raises_ends_soon_and_is_named(self):
+        for workers in (0, 2):
+            outcomes = self.outcomes(raising_trainer, 2, workers)
+            self.assertIn("ZeroDivisionError", outcomes[0].error)
+            text, seconds = outcomes[1].value
+            self.assertIn("rank 0", text)
+            self.assertLess(seconds, 25)
+
+    def test_ranks_that_break_at_different_steps_are_told(self):
+        for text in self.ranks(breaking, 2, (1, 2)):
+            self.assertRegex(text, "first_step|rank 0 .*left")
+
     def test_a_killed_worker_raises_in_its_usual_time(self):
         outcomes = self.outcomes(killed_worker, 2, None)
         kind, text, seconds = outcomes[1].value
@@ -186,7 +225,7 @@ class Deaths(cluster.Case):
         self.assertEqual(-signal.SIGKILL, outcomes[1].exitcode)
 
 
-# ------------------------------------------------------------------------------------------------------------------ Ctrl-C
+# --------------------------------------------------------------------------------------------------------------- Ctrl-C
 
 
 def interrupted(rank, threads, pipes):
@@ -199,15 +238,29 @@ def interrupted(rank, threads, pipes):
         yield [loading.make(1000 * rank + i) for i in range(4)]
 
     iterator = iter(poise.balance(steps(), length, background=threads))
+    first = next(iterator)
     if rank == 1:
-        return len(next(iterator))
-    started.send(os.getpid())
+        return len(first)
+    threading.Thread(target=tell_when_waiting, args=(started,), daemon=True).start()
     try:
-        next(iterator)
         next(iterator)
     except KeyboardInterrupt:
         return time.monotonic()
     return None
+
+
+def tell_when_waiting(started):
+    """Tells the test when the main thread is inside the iterator's next()."""
+    main = threading.main_thread().ident
+
+    def names():
+        frame = sys._current_frames()[main]
+        while frame is not None:
+            yield frame.f_code.co_name
+            frame = frame.f_back
+
+    cluster.until(lambda: any(name in ("_wait", "_take") for name in names()))
+    started.send(os.getpid())
 
 
 class Interrupts(cluster.Case):
@@ -217,7 +270,6 @@ class Interrupts(cluster.Case):
             go_on, tell_go_on = cluster.FORK.Pipe(duplex=False)
             ranks = self.start(interrupted, 2, threads, (tell_start, go_on))
             pid = started.recv()
-            cluster.until(lambda: self.waits_for_rank_1())
             sent = time.monotonic()
             os.kill(pid, signal.SIGINT)
             answered = ranks.pipes[0].poll(30)
@@ -228,13 +280,8 @@ class Interrupts(cluster.Case):
             self.assertLess(outcomes[0].value - sent, 5.0)
             self.assertLess(time.monotonic() - sent, 25.0)  # close_timeout is 30 s: nobody waits for one who has left
 
-    def waits_for_rank_1(self) -> bool:
-        """poised knows that rank 0 is at a step whose metadata rank 1 has not sent."""
-        groups = [group for group in self.poised.status()["groups"] if group["state"] == "running"]
-        return any(group["waiting"] and group["waiting"]["ranks"] == [1] and group["decided"] == 1 for group in groups)
 
-
-# ---------------------------------------------------------------------------------------------------------- identical ranks
+# ------------------------------------------------------------------------------------------------------ identical ranks
 
 
 def twins(rank, different):

@@ -8,13 +8,13 @@ import dataclasses
 import gc
 import random
 import unittest
+from unittest import mock
 
 import torch
 
-from poise.device import casts, map_tensors
+from poise.device import Placer, casts, map_tensors
 from poise.errors import InvalidInput, PoiseError, PoiseWarning
 from poise.exchange import BadSample, Encoder, decode, encode, measured
-from poise.device import Placer
 from poise.lengths import Measure
 
 Pair = collections.namedtuple("Pair", "left right")
@@ -40,16 +40,25 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 class Tensors(unittest.TestCase):
     def same(self, a: torch.Tensor, b: torch.Tensor) -> None:
-        self.assertEqual((a.dtype, a.shape, a.stride() if a.numel() else ()), (b.dtype, b.shape, b.stride() if b.numel() else ()))
+        self.assertEqual(
+            (a.dtype, a.shape, a.stride() if a.numel() else ()), (b.dtype, b.shape, b.stride() if b.numel() else ())
+        )
         self.assertEqual(bits(a), bits(b))
 
     def test_every_dtype_keeps_bits_and_shape(self):
-        names = ("bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 float64 float8_e4m3fn float8_e5m2 "
-                 "complex64 complex128").split()
+        names = (
+            "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 float64 float8_e4m3fn "
+            "float8_e5m2 complex64 complex128"
+        ).split()
         for name in names:
             dtype = getattr(torch, name)
             for shape in ((), (0,), (3, 0, 2), (1,), (7, 1), (300, 5)):
-                raw = torch.randint(0, 2 if name == "bool" else 256, (*shape, torch.empty(0, dtype=dtype).element_size()), dtype=torch.uint8)
+                raw = torch.randint(
+                    0,
+                    2 if name == "bool" else 256,
+                    (*shape, torch.empty(0, dtype=dtype).element_size()),
+                    dtype=torch.uint8,
+                )
                 tensor = raw.view(dtype).reshape(shape)
                 with self.subTest(name=name, shape=shape):
                     self.same(tensor, there_and_back(tensor))
@@ -106,7 +115,9 @@ class Tensors(unittest.TestCase):
     def test_cast_at_submit(self):
         sample = {"x": torch.rand(1000), "i": torch.arange(5), "d": torch.rand(3, dtype=torch.float64)}
         back = there_and_back(sample, casts(torch.bfloat16))
-        self.assertEqual((torch.bfloat16, torch.int64, torch.float64), (back["x"].dtype, back["i"].dtype, back["d"].dtype))
+        self.assertEqual(
+            (torch.bfloat16, torch.int64, torch.float64), (back["x"].dtype, back["i"].dtype, back["d"].dtype)
+        )
         self.assertTrue(torch.equal(sample["x"].to(torch.bfloat16), back["x"]))
         self.assertLess(encode(sample, casts(torch.bfloat16)).nbytes, encode(sample).nbytes - 1900)
         self.assertEqual(torch.float32, there_and_back(sample, casts({torch.float64: torch.float32}))["d"].dtype)
@@ -118,6 +129,7 @@ class Tensors(unittest.TestCase):
             device = torch.device("cuda", 1)
 
         from poise.exchange import _reduce_tensor
+
         with self.assertRaisesRegex(BadSample, r"cuda:1: put balance\(\) before the batch is moved"):
             _reduce_tensor(Accelerated(), torch, None)
 
@@ -125,8 +137,16 @@ class Tensors(unittest.TestCase):
 class Objects(unittest.TestCase):
     def test_nested_values(self):
         big = bytes(range(256)) * 1000
-        sample = {"text": "häßlich 漢字", "bytes": big, "array": bytearray(big), "none": None, "n": [1, 2.5, True, 1 << 80],
-                  "pair": Pair(torch.rand(2, 3), ("x", {4})), "deep": [[[{"k": torch.arange(4)}]]], "empty": {}}
+        sample = {
+            "text": "häßlich 漢字",
+            "bytes": big,
+            "array": bytearray(big),
+            "none": None,
+            "n": [1, 2.5, True, 1 << 80],
+            "pair": Pair(torch.rand(2, 3), ("x", {4})),
+            "deep": [[[{"k": torch.arange(4)}]]],
+            "empty": {},
+        }
         back = there_and_back(sample)
         self.assertEqual(sample["text"], back["text"])
         self.assertEqual((big, bytearray(big)), (back["bytes"], back["array"]))
@@ -147,7 +167,12 @@ class Objects(unittest.TestCase):
             if kind == 1:
                 return "".join(chr(rng.randrange(32, 0x2000)) for _ in range(rng.randrange(20)))
             if kind in (2, 3):
-                return torch.randint(-5, 5, [rng.randrange(6) for _ in range(rng.randrange(4))], dtype=rng.choice((torch.int64, torch.int8)))
+                return torch.randint(
+                    -5,
+                    5,
+                    [rng.randrange(6) for _ in range(rng.randrange(4))],
+                    dtype=rng.choice((torch.int64, torch.int8)),
+                )
             if kind == 4:
                 return rng.random()
             if kind == 5:
@@ -172,8 +197,14 @@ class Objects(unittest.TestCase):
         encoded = encode({"x": torch.rand(1000)})
         good = bytearray(encoded.nbytes)
         encoded.write(memoryview(good))
-        for bad in (b"", b"poi1", bytes(good[:50]), b"poi2" + bytes(good[4:]), bytes(good[:4]) + b"\xff\xff\xff\x7f" + bytes(good[8:]),
-                    bytes(good[:-1000])):
+        for bad in (
+            b"",
+            b"poi1",
+            bytes(good[:50]),
+            b"poi2" + bytes(good[4:]),
+            bytes(good[:4]) + b"\xff\xff\xff\x7f" + bytes(good[8:]),
+            bytes(good[:-1000]),
+        ):
             with self.assertRaises(PoiseError):
                 decode(bad)
 
@@ -200,9 +231,14 @@ class Measuring(unittest.TestCase):
         self.assertEqual(((2,), None, 1), measured(filled, ["length"], None))
 
     def test_what_it_may_not(self):
-        for value, phases, text in ((-1, ["length"], "negative"), (float("nan"), ["length"], "finite"), (float("inf"), ["length"], "finite"),
-                                    (1 << 63, ["length"], "2\\^63"), ((1,), ["vision", "llm"], "vision, llm"),
-                                    ({"vison": 3}, ["vision", "llm"], "'vison'")):
+        for value, phases, text in (
+            (-1, ["length"], "negative"),
+            (float("nan"), ["length"], "finite"),
+            (float("inf"), ["length"], "finite"),
+            (1 << 63, ["length"], "2\\^63"),
+            ((1,), ["vision", "llm"], "vision, llm"),
+            ({"vison": 3}, ["vision", "llm"], "'vison'"),
+        ):
             with self.assertRaisesRegex(BadSample, text):
                 measured(value, phases, None)
 
@@ -223,16 +259,63 @@ class Places(unittest.TestCase):
         if torch.accelerator.is_available():
             self.skipTest("there is an accelerator")
         batch = {"x": torch.rand(3)}
-        for keywords, word in (({"pin_memory": True}, "pin_memory=True: there is no accelerator"), ({"device": "cuda"}, "no accelerator"),
-                               ({"device": "cpu"}, "in the host's memory already")):
+        for keywords, word in (
+            ({"pin_memory": True}, "pin_memory=True: there is no accelerator"),
+            ({"device": "cuda"}, "no accelerator"),
+            ({"device": "cpu"}, "in the host's memory already"),
+        ):
             with self.assertWarnsRegex(PoiseWarning, word):
                 placer = Placer(**keywords)
             self.assertIs(batch, placer.ready(placer.place(batch)))
 
+    def test_a_copy_in_flight_keeps_its_source(self):
+        # There is no accelerator here: the order of calls is what can be tested, with a stream that only takes notes.
+        class Event:
+            over = False
+
+            def query(self):
+                return self.over
+
+        class Stream:
+            events, waited = [], []
+
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *exc):
+                return None
+
+            def record_event(self):
+                self.events.append(Event())
+                return self.events[-1]
+
+            def wait_event(self, event):
+                self.waited.append(event)
+
+        placer, stream = Placer(device="meta"), Stream()
+        placer._side_stream = lambda torch: stream
+        recorded = []
+        with (
+            mock.patch.object(torch.accelerator, "current_stream", lambda device: stream),
+            mock.patch.object(torch.Tensor, "record_stream", lambda tensor, where: recorded.append(where)),
+        ):
+            first = placer.place({"x": torch.ones(2)})
+            self.assertEqual(([], 1), (stream.waited, len(stream.events)))  # the trainer waits for nothing yet
+            self.assertEqual("meta", placer.ready(first)["x"].device.type)
+            self.assertEqual((stream.events, [stream]), (stream.waited, recorded))
+            placer.place({"x": torch.ones(2)})
+            self.assertIsNotNone(first.host)
+            stream.events[0].over = True
+            placer.place({"x": torch.ones(2)})
+            self.assertIsNone(first.host)
+
     def test_moving_keeps_the_structure(self):
         placer = Placer(device="meta")  # the one device beside the CPU that is always there
         moved = placer.ready(placer.place({"a": [torch.rand(2), "s"], "p": Pair(torch.rand(1), 3)}))
-        self.assertEqual(("meta", "s", "meta", 3), (moved["a"][0].device.type, moved["a"][1], moved["p"].left.device.type, moved["p"].right))
+        self.assertEqual(
+            ("meta", "s", "meta", 3),
+            (moved["a"][0].device.type, moved["a"][1], moved["p"].left.device.type, moved["p"].right),
+        )
         ordered = map_tensors(collections.OrderedDict(a=torch.ones(1)), lambda t: t + 1)
         self.assertIsInstance(ordered, collections.OrderedDict)
 

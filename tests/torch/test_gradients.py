@@ -26,7 +26,7 @@ def make(rank: int, i: int) -> dict:
     n = int(torch.randint(3, 20, (1,), generator=random))
     ids = torch.randint(0, WORDS, (n,), generator=random)
     labels = (ids + 1) % WORDS  # something to learn
-    labels[:n if rank == 2 else int(torch.randint(1, n, (1,), generator=random))] = -100
+    labels[: n if rank == 2 else int(torch.randint(1, n, (1,), generator=random))] = -100
     return {"pixels": torch.rand(patches, 6, generator=random), "ids": ids, "labels": labels}
 
 
@@ -52,12 +52,16 @@ class Model(torch.nn.Module):
 
     def forward(self, samples: list[dict]) -> torch.Tensor:
         """[samples] summed loss of each one's labelled tokens."""
-        sums = [torch.zeros(1) + 0 * sum(p.sum() for p in self.parameters())]  # each parameter takes part, whatever is in it
+        sums = [
+            torch.zeros(1) + 0 * sum(p.sum() for p in self.parameters())
+        ]  # each parameter takes part, whatever is in it
         for sample in samples:
             hidden = self.words(sample["ids"])
             if len(sample["pixels"]):
                 hidden = hidden + self.vision(sample["pixels"]).mean(0)
-            loss = torch.nn.functional.cross_entropy(self.head(torch.tanh(hidden)), sample["labels"], ignore_index=-100, reduction="sum")
+            loss = torch.nn.functional.cross_entropy(
+                self.head(torch.tanh(hidden)), sample["labels"], ignore_index=-100, reduction="sum"
+            )
             sums.append(loss[None])
         return torch.cat(sums)[1:] if samples else sums[0]
 
@@ -78,7 +82,7 @@ def unbalanced(loader, kind: str, accumulate: int):
     """Micro-batches as (samples, weights, last of its step), weighed as a loop without poise does."""
     batches = list(loader)
     for begin in range(0, len(batches), accumulate):
-        step = batches[begin:begin + accumulate]
+        step = batches[begin : begin + accumulate]
         total = torch.tensor(float(sum(tokens(s) for batch in step for s in batch)))
         dist.all_reduce(total)
         for k, batch in enumerate(step):
@@ -88,8 +92,16 @@ def unbalanced(loader, kind: str, accumulate: int):
 
 
 def balanced(loader, kind: str, accumulate: int, count: str):
-    for batch, info in poise.balance(loader, patches, loss_tokens=tokens, accumulate=accumulate, with_info=True, count=count,
-                                     empty=list, tolerance_ppm=1):
+    for batch, info in poise.balance(
+        loader,
+        patches,
+        loss_tokens=tokens,
+        accumulate=accumulate,
+        with_info=True,
+        count=count,
+        empty=list,
+        tolerance_ppm=1,
+    ):
         moved.append(info.totals.samples_moved)
         weights = poise.scale_for_mean(info.weights(kind), info.n_ranks)  # DDP averages
         yield batch, weights, info.micro_batch + 1 == info.n_micro_batches
@@ -125,8 +137,11 @@ def comparing(rank, kinds, steps):
     dist.init_process_group("gloo")
     found = []
     for kind, accumulate, count in kinds:
+
         def loader():
-            return torch.utils.data.DataLoader(Data(rank, steps * accumulate * BATCH), batch_size=BATCH, collate_fn=same)
+            return torch.utils.data.DataLoader(
+                Data(rank, steps * accumulate * BATCH), batch_size=BATCH, collate_fn=same
+            )
 
         want = train(rank, unbalanced(loader(), kind, accumulate))
         moved.clear()
@@ -143,7 +158,12 @@ class Training(cluster.Case):
         self.assertLess(float((want - have).norm() / want.norm()), relative)
 
     def test_gradients_are_those_of_the_unbalanced_run(self):
-        kinds = [(kind, accumulate, count) for kind in ("step", "arrival") for accumulate in (1, 3) for count in ("equal", "free")]
+        kinds = [
+            (kind, accumulate, count)
+            for kind in ("step", "arrival")
+            for accumulate in (1, 3)
+            for count in ("equal", "free")
+        ]
         for result in self.ranks(comparing, RANKS, kinds, 1):
             for kind, (want, have, n_moved) in zip(kinds, result):
                 with self.subTest(kind=kind):

@@ -38,9 +38,9 @@ def exchanging(rank, n, empty_rank, count):
         for origin, size in zip(batch.mapping.incoming, exchange.rows_in):
             theirs = rows_of(origin.rank, step, empty_rank)
             sent = torch.randn(sum(theirs), 3, generator=torch.Generator().manual_seed(1000 * step + origin.rank))
-            begin = sum(theirs[:origin.index])
+            begin = sum(theirs[: origin.index])
             assert size == theirs[origin.index]
-            assert torch.equal(y[at:at + size], sent[begin:begin + size])
+            assert torch.equal(y[at : at + size], sent[begin : begin + size])
             at += size
         back = exchange.reverse(y)
         assert torch.equal(back, x) and back.dtype == x.dtype
@@ -88,7 +88,9 @@ class Mapping(cluster.Case):
             for step in range(5):
                 self.assertEqual(sum(result[step][0] for result in results), sum(result[step][1] for result in results))
             if count == "free":
-                self.assertGreater(sum(result[step][1] for step in range(5) for result in [results[1]]), 0)  # the empty rank was given some
+                self.assertGreater(
+                    sum(result[step][1] for step in range(5) for result in [results[1]]), 0
+                )  # the empty rank was given some
                 self.assertGreater(sum(result[2] for result in results[0]), 0)
 
     def test_what_does_not_fit_is_an_error(self):

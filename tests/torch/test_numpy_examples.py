@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples, as a newcomer starts them: poisectl run torchrun ... The pictures are made here; Debian's are for people."""
+"""The examples, as a newcomer starts them: poisectl run torchrun ... The pictures are made here; Debian's are for
+people."""
 
 from __future__ import annotations
 
@@ -20,8 +21,22 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "client" / "examples"
 
 
 def run(n: int, script: str, *arguments: str) -> str:
-    command = [str(cluster.BUILD / "poisectl"), "run", "--", sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--nproc_per_node",
-               str(n), "--master_port", str(cluster.free_port()), str(EXAMPLES / script), *arguments]
+    command = [
+        str(cluster.BUILD / "poisectl"),
+        "run",
+        "--",
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node",
+        str(n),
+        "--master_port",
+        str(cluster.free_port()),
+        str(EXAMPLES / script),
+        *arguments,
+    ]
     env = {name: value for name, value in os.environ.items() if name != "POISE_SOCKET_DIR"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=cluster.DEADLINE, env=env)
     if done.returncode:
@@ -46,7 +61,11 @@ class Examples(unittest.TestCase):
             Path(folder, "broken.png").write_bytes(b"no picture")
             out = run(4, "train_vlm.py", "--images", folder, "--steps", "4", "--batch-size", "2", "--workers", "1")
         self.assertIn("40 pictures, 4 ranks", out)
-        rows = {line.split()[0]: line.split() for line in out.splitlines() if line.split()[:1] in (["arrival"], ["balanced"])}
+        rows = {
+            line.split()[0]: line.split()
+            for line in out.splitlines()
+            if line.split()[:1] in (["arrival"], ["balanced"])
+        }
         arrival, balanced = rows["arrival"], rows["balanced"]
         self.assertEqual(arrival[-2:], balanced[-2:])  # the losses, to the fifth digit
         self.assertLess(float(balanced[-1]), float(balanced[-2]))

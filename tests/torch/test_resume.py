@@ -12,11 +12,12 @@ from torch.utils.data import DataLoader
 import cluster
 import loading
 import poise
-from loading import length, loader_of
+from loading import length
 
 
 class Stateful:
-    """A loader that saves where it stands, as those of torchdata do: lists of samples in an order that its own state makes."""
+    """A loader that saves where it stands, as those of torchdata do: lists of samples in an order that its own state
+    makes."""
 
     def __init__(self, rank: int, n: int = 10) -> None:
         self.rank, self.n, self.at, self.epoch = rank, n, 0, 0
@@ -70,7 +71,9 @@ def make(rank: int, kind: str):
         return StatefulDataLoader(loading.Samples(rank, 40), batch_size=4, num_workers=2, collate_fn=ids), {}
     generator = torch.Generator().manual_seed(rank)  # a plain loader: its batches are left out by their number
     workers = 2 if kind == "plain workers" else 0
-    return DataLoader(loading.Samples(rank, 40), batch_size=4, shuffle=True, generator=generator, num_workers=workers, collate_fn=ids), {}
+    return DataLoader(
+        loading.Samples(rank, 40), batch_size=4, shuffle=True, generator=generator, num_workers=workers, collate_fn=ids
+    ), {}
 
 
 def ids(samples: list[dict]) -> list[int]:
@@ -97,7 +100,9 @@ def rest(rank: int, kind: str, accumulate: int, states):
     """What a new process sees that begins with a state."""
     loader, keywords = make(rank, kind)
     if states[rank]["epoch"] and kind.startswith("plain"):
-        torch.empty((), dtype=torch.int64).random_(generator=loader.generator)  # the user's to restore: what the first epoch drew
+        torch.empty((), dtype=torch.int64).random_(
+            generator=loader.generator
+        )  # the user's to restore: what the first epoch drew
         list(loader.batch_sampler)
     balanced = poise.balance(loader, length, accumulate=accumulate, **keywords)
     balanced.load_state_dict(states[rank])
@@ -113,12 +118,12 @@ class Exact(cluster.Case):
         for cut in cuts:
             with self.subTest(kind=kind, accumulate=accumulate, cut=cut):
                 states = [result[1][cut] for result in full]
-                for rank, (first, second, step) in enumerate(self.ranks(rest, 2, kind, accumulate, states)):
+                for rank, (first, second, _) in enumerate(self.ranks(rest, 2, kind, accumulate, states)):
                     epochs, _ = full[rank]
                     if cut <= 10:
                         self.assertEqual(epochs[0][cut:], first)
                     else:
-                        self.assertEqual(epochs[1][cut - 11:], first)
+                        self.assertEqual(epochs[1][cut - 11 :], first)
                     if kind != "iterable":
                         continue
                     if cut <= 10:  # the epoch behind it is the one that would have come
@@ -140,11 +145,11 @@ class Exact(cluster.Case):
         state = full[0][1][11]
         self.assertEqual((10, 1, 0), (state["step"], state["epoch"], state["batches"]))
         states = [result[1][11] for result in full]
-        for rank, (first, _, step) in enumerate(self.ranks(rest, 2, "iterable", 1, states)):
+        for rank, (first, _, _) in enumerate(self.ranks(rest, 2, "iterable", 1, states)):
             self.assertEqual(full[rank][0][1], first)
 
 
-# ----------------------------------------------------------------------------------------------------- another number of ranks
+# ---------------------------------------------------------------------------------------------- another number of ranks
 
 
 def a_state(rank, loader_state):

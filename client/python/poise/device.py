@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches on their way to the accelerator: page-locked memory, a copy on a stream of its own, and when what may be given up.
+"""Batches on their way to the accelerator: page-locked memory, a copy on a stream of its own, and when what may be
+given up.
 
-A batch that collate_fn made is copied into PyTorch's own page-locked memory, from there to the device on a side stream, and
-marked by an event. The trainer's stream waits for the event, not the trainer. The page-locked copy is kept until the event has
-come to pass, and the device's memory is not given to others before the trainer's stream is done with it (record_stream).
+A batch that collate_fn made is copied into PyTorch's own page-locked memory, from there to the device on a side stream,
+and marked by an event. The trainer's stream waits for the event, not the trainer. The page-locked copy is kept until
+the event has come to pass, and the device's memory is not given to others before the trainer's stream is done with it
+(record_stream).
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ def casts(cast: Any) -> dict[Any, Any] | None:
     table = dict(cast) if isinstance(cast, Mapping) else {torch.float32: cast}
     for source, target in table.items():
         if not isinstance(source, torch.dtype) or not isinstance(target, torch.dtype):
-            raise InvalidInput(f"cast is {cast!r}: give a torch dtype (of what float32 travels as), or a dict from dtype to dtype")
+            raise InvalidInput(
+                f"cast is {cast!r}: give a torch dtype (of what float32 travels as), or a dict from dtype to dtype"
+            )
     return table
 
 
@@ -99,8 +103,9 @@ class Placer:
     def _side_stream(self, torch: Any) -> Any:
         """Made by the thread that copies, as its device must be the current one there."""
         if self._stream is None and self.device.type != "meta":
-            torch.accelerator.set_device_index(self.device.index if self.device.index is not None else
-                                               torch.accelerator.current_device_index())
+            torch.accelerator.set_device_index(
+                self.device.index if self.device.index is not None else torch.accelerator.current_device_index()
+            )
             self._stream = torch.Stream(self.device)
         return self._stream
 

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples as bytes: whatever a dataset returns becomes one opaque field of a sample, and the same object again elsewhere.
+"""Samples as bytes: whatever a dataset returns becomes one opaque field of a sample, and the same object again
+elsewhere.
 
-A sample is pickled with protocol 5. What is large stays out of the pickle: memory of tensors and numpy arrays is written
-once, straight from where it is, and comes back as a view of the received bytes, so a sample is copied once on its way into
-memory that poise reads and not at all on its way out (`bytes`, strings and PIL images, which own their memory, are copied
-out). PyTorch's own pickling of a tensor copies it several times; tensors are therefore taken apart here.
+A sample is pickled with protocol 5. What is large stays out of the pickle: memory of tensors and numpy arrays is
+written once, straight from where it is, and comes back as a view of the received bytes, so a sample is copied once on
+its way into memory that poise reads and not at all on its way out (`bytes`, strings and PIL images, which own their
+memory, are copied out). PyTorch's own pickling of a tensor copies it several times; tensors are therefore taken apart
+here.
 
-Unpickling runs code that the bytes name. The bytes come from processes of the same job only: on one node the kernel says
-whose they are (one uid), between nodes the connection's key does. So balance() refuses to unpickle what came over a
-plain-text connection from another node.
+Unpickling runs code that the bytes name. The bytes come from processes of the same job only: on one node the kernel
+says whose they are (one uid), between nodes the connection's key does. So balance() refuses to unpickle what came over
+a plain-text connection from another node.
 
-Layout of a sample: a header <magic, number of buffers, bytes of the pickle>, the buffers' sizes, the pickle, the buffers; the
-pickle and every buffer begin at a multiple of 16, so that any dtype can be read in place.
+Layout of a sample: a header <magic, number of buffers, bytes of the pickle>, the buffers' sizes, the pickle, the
+buffers; the pickle and every buffer begin at a multiple of 16, so that any dtype can be read in place.
 """
 
 from __future__ import annotations
@@ -34,17 +36,18 @@ __all__ = ["BadSample", "Encoded", "Encoder", "EncodedBatch", "decode", "describ
 
 MAGIC = b"poi1"
 HEADER = struct.Struct("<4sIQ")
-ALIGN = 16        # the largest element (complex128), and what libpoise aligns opaque samples to
-IN_BAND = 512     # a smaller buffer costs less inside the pickle than beside it
+ALIGN = 16  # the largest element (complex128), and what libpoise aligns opaque samples to
+IN_BAND = 512  # a smaller buffer costs less inside the pickle than beside it
 MAX_BUFFERS = 1 << 20
 LENGTH_LIMIT = 1 << 63
 
 
 class BadSample(PoiseError, ValueError):
-    """A sample that cannot take part: its length is no number, it cannot be pickled, its tensors are on an accelerator."""
+    """A sample that cannot take part: its length is no number, it cannot be pickled, its tensors are on an
+    accelerator."""
 
 
-# --------------------------------------------------------------------------------------------------------------- tensors
+# -------------------------------------------------------------------------------------------------------------- tensors
 
 
 def tensor_memory(tensor: Any) -> memoryview:
@@ -80,10 +83,19 @@ def _dense_order(tensor: Any) -> tuple[int, ...] | None:
 
 def _reduce_tensor(tensor: Any, torch: Any, cast: dict[Any, Any] | None) -> Any:
     if tensor.device.type not in ("cpu", "meta"):
-        raise BadSample(f"a sample has a tensor on {tensor.device}: put balance() before the batch is moved "
-                        "(for batch in poise.balance(loader, ...): batch = batch.to(device)), or give balance(device=...)")
-    plain = (type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == "cpu"
-             and not tensor.is_quantized and not tensor.is_conj() and not tensor.is_neg() and not tensor.requires_grad)
+        raise BadSample(
+            f"a sample has a tensor on {tensor.device}: put balance() before the batch is moved "
+            "(for batch in poise.balance(loader, ...): batch = batch.to(device)), or give balance(device=...)"
+        )
+    plain = (
+        type(tensor) is torch.Tensor
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not tensor.is_quantized
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and not tensor.requires_grad
+    )
     if not plain:
         return NotImplemented  # rare kinds travel as PyTorch pickles them
     if cast and tensor.dtype in cast:
@@ -96,7 +108,7 @@ def _reduce_tensor(tensor: Any, torch: Any, cast: dict[Any, Any] | None) -> Any:
     return rebuild_tensor, (memory, tensor.dtype, tuple(tensor.shape), order)
 
 
-# --------------------------------------------------------------------------------------------------------------- pickling
+# ------------------------------------------------------------------------------------------------------------- pickling
 
 
 class _Chunks(io.RawIOBase):
@@ -146,7 +158,7 @@ class Encoded:
         """Copies the sample to `memory[offset:offset + nbytes]`. Padding between parts is left as it is."""
         for at, part in self.parts:
             begin = offset + at
-            memory[begin:begin + len(part)] = part
+            memory[begin : begin + len(part)] = part
 
 
 def _aligned(n: int) -> int:
@@ -159,8 +171,12 @@ def encode(sample: Any, cast: dict[Any, Any] | None = None) -> Encoded:
     buffers: list[memoryview] = []
     _Pickler(chunks, buffers, cast).dump(sample)
     if len(buffers) > MAX_BUFFERS:
-        raise BadSample(f"a sample has {len(buffers)} arrays, at most {MAX_BUFFERS} can travel: stack them in the dataset")
-    head = HEADER.pack(MAGIC, len(buffers), chunks.size) + struct.pack(f"<{len(buffers)}Q", *(b.nbytes for b in buffers))
+        raise BadSample(
+            f"a sample has {len(buffers)} arrays, at most {MAX_BUFFERS} can travel: stack them in the dataset"
+        )
+    head = HEADER.pack(MAGIC, len(buffers), chunks.size) + struct.pack(
+        f"<{len(buffers)}Q", *(b.nbytes for b in buffers)
+    )
     parts: list[tuple[int, Any]] = [(0, head)]
     at = _aligned(len(head))
     for chunk in chunks.chunks:
@@ -181,14 +197,16 @@ def decode(memory: Any) -> Any:
     magic, n_buffers, n_pickle = HEADER.unpack_from(view)
     at = _aligned(HEADER.size + 8 * n_buffers)
     if magic != MAGIC or n_buffers > MAX_BUFFERS or at + n_pickle > view.nbytes:
-        raise PoiseError("a received sample was not made by this version of the package: install one version on all ranks")
+        raise PoiseError(
+            "a received sample was not made by this version of the package: install one version on all ranks"
+        )
     sizes = struct.unpack_from(f"<{n_buffers}Q", view, HEADER.size)
-    stream = view[at:at + n_pickle]
+    stream = view[at : at + n_pickle]
     at += n_pickle
     buffers = []
     for size in sizes:
         at = _aligned(at)
-        buffers.append(view[at:at + size])
+        buffers.append(view[at : at + size])
         at += size
     if at > view.nbytes:
         raise PoiseError(f"a received sample has {view.nbytes} bytes, its table says {at}")
@@ -223,11 +241,15 @@ def _by_phase(value: Any, phases: Sequence[str], what: str, filled: bool) -> tup
     if not isinstance(value, (tuple, list)):
         value = (value,)
     if len(value) != len(phases):
-        raise BadSample(f"{what} has {len(value)} numbers; `cost` has the phases {', '.join(phases)}: return one for each")
+        raise BadSample(
+            f"{what} has {len(value)} numbers; `cost` has the phases {', '.join(phases)}: return one for each"
+        )
     return tuple(whole(v, f"{what} of phase {name}") for name, v in zip(phases, value))
 
 
-def measured(value: Any, phases: Sequence[str], loss_tokens: Any) -> tuple[tuple[int, ...], tuple[int, ...] | None, int]:
+def measured(
+    value: Any, phases: Sequence[str], loss_tokens: Any
+) -> tuple[tuple[int, ...], tuple[int, ...] | None, int]:
     """What a `lengths` function returned -> (lengths by phase, attention by phase or None, loss tokens), checked."""
     attention, tokens, filled = None, loss_tokens, False
     if isinstance(value, Measure):
@@ -247,14 +269,21 @@ class EncodedBatch:
 
     __slots__ = ("memory", "spans", "measures", "tags", "error", "cause")
 
-    def __init__(self, memory: Any, spans: list[tuple[int, int]], measures: Any, tags: list[int],
-                 error: tuple[int, str] | None = None, cause: BaseException | None = None) -> None:
-        self.memory = memory      # bytearray, or a uint8 tensor in memory shared with a worker process
-        self.spans = spans        # [n] (offset, nbytes)
+    def __init__(
+        self,
+        memory: Any,
+        spans: list[tuple[int, int]],
+        measures: Any,
+        tags: list[int],
+        error: tuple[int, str] | None = None,
+        cause: BaseException | None = None,
+    ) -> None:
+        self.memory = memory  # bytearray, or a uint8 tensor in memory shared with a worker process
+        self.spans = spans  # [n] (offset, nbytes)
         self.measures = measures  # [n] as measured(); None: not yet
-        self.tags = tags          # [n], or empty: the user gave no function
-        self.error = error        # (sample, text) of a bad one: nothing else is set
-        self.cause = cause        # the exception, where it did not cross a process
+        self.tags = tags  # [n], or empty: the user gave no function
+        self.error = error  # (sample, text) of a bad one: nothing else is set
+        self.cause = cause  # the exception, where it did not cross a process
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -279,12 +308,18 @@ def _block(nbytes: int) -> tuple[Any, memoryview]:
 class Encoder:
     """Stands where a loader's collate_fn was: measures the samples of a batch and makes bytes of them.
 
-    It runs in the loader's worker processes where there are any, so that the trainer's process does neither. What is wrong
-    with a sample does not raise there: it comes back in `error`, to be told to all ranks.
+    It runs in the loader's worker processes where there are any, so that the trainer's process does neither. What is
+    wrong with a sample does not raise there: it comes back in `error`, to be told to all ranks.
     """
 
-    def __init__(self, lengths: Callable[[Any], Any] | None, phases: Sequence[str], loss_tokens: Callable[[Any], Any] | None = None,
-                 tag: Callable[[Any], int] | None = None, cast: dict[Any, Any] | None = None) -> None:
+    def __init__(
+        self,
+        lengths: Callable[[Any], Any] | None,
+        phases: Sequence[str],
+        loss_tokens: Callable[[Any], Any] | None = None,
+        tag: Callable[[Any], int] | None = None,
+        cast: dict[Any, Any] | None = None,
+    ) -> None:
         self.lengths = lengths
         self.phases = tuple(phases)
         self.loss_tokens = loss_tokens
@@ -304,15 +339,17 @@ class Encoder:
         view = batch.view()
         for i, (offset, nbytes) in enumerate(batch.spans):
             try:
-                self._measure(decode(view[offset:offset + nbytes]), batch)
+                self._measure(decode(view[offset : offset + nbytes]), batch)
             except Exception as cause:
                 batch.error, batch.cause = (i, describe(cause)), cause
                 return
 
     def __call__(self, samples: Any) -> EncodedBatch:
         if not isinstance(samples, (list, tuple)):
-            raise TypeError(f"balance() needs lists of samples, and got {type(samples).__name__}: give the loader a batch_size, "
-                            "or let the iterable yield lists")
+            raise TypeError(
+                f"balance() needs lists of samples, and got {type(samples).__name__}: give the loader a batch_size, "
+                "or let the iterable yield lists"
+            )
         batch = EncodedBatch(None, [], None if self.lengths is None else [], [])
         encoded = []
         for i, sample in enumerate(samples):

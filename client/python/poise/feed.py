@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the loader into the group: `accumulate` loader batches make one step.
 
-What goes wrong with the data of a step is told to all ranks with poise_fail() and costs that step only; what this rank's own next()
-has to raise for it is kept here until the reader gets there. With each step goes the loader's state behind its last batch,
-so that a checkpoint says what was consumed, however far the loader is ahead.
+What goes wrong with the data of a step is told to all ranks with poise_fail() and costs that step only; what this
+rank's own next() has to raise for it is kept here until the reader gets there. With each step goes the loader's state
+behind its last batch, so that a checkpoint says what was consumed, however far the loader is ahead.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Position:
         batches, samples: of the loader, in this iteration, before `step`.
         loader: the loader's own state as of then, None if it has none.
     """
+
     step: int = 0
     micro_batch: int = 0
     epoch: int = 0
@@ -45,6 +46,7 @@ class Position:
 @dataclass
 class Step:
     """What was pulled for a step: samples, or the reason why there are none."""
+
     samples: list[Sample] = field(default_factory=list)
     batches: int = 0
     error: str | None = None
@@ -59,12 +61,21 @@ class Feed:
     Attributes:
         next_step: the next one to submit.
         behind: by step that was submitted, the position behind it.
-        causes: by step that failed here, what went wrong, and whether it is to be raised instead of the library's error.
+        causes: by step that failed here, what went wrong, and whether it is to be raised instead of the library's
+            error.
         done: nothing is left to submit.
     """
 
-    def __init__(self, source: Source, group: Group, iterator: Iterator[Any], start: Position, accumulate: int,
-                 drop_last: bool, loader_state: bool) -> None:
+    def __init__(
+        self,
+        source: Source,
+        group: Group,
+        iterator: Iterator[Any],
+        start: Position,
+        accumulate: int,
+        drop_last: bool,
+        loader_state: bool,
+    ) -> None:
         self.source = source
         self._snapshot = source.state if loader_state else lambda: None
         self.group = group
@@ -82,7 +93,7 @@ class Feed:
         self._pulled_all = False
         self._state: Any = None
 
-    # -------------------------------------------------------------------------------------------------------------- pull
+    # ------------------------------------------------------------------------------------------------------------- pull
 
     def _read(self) -> list[EncodedBatch]:
         batches: list[EncodedBatch] = []
@@ -116,13 +127,13 @@ class Feed:
         view = batch.view() if len(batch) else memoryview(b"")
         for i, ((offset, nbytes), (length, attention, tokens)) in enumerate(zip(batch.spans, batch.measures)):
             tag = batch.tags[i] if batch.tags else self._last.samples + len(step.samples)
-            step.samples.append(Sample({FIELD: view[offset:offset + nbytes]}, length, attention, tokens, tag, k))
+            step.samples.append(Sample({FIELD: view[offset : offset + nbytes]}, length, attention, tokens, tag, k))
 
-    # ------------------------------------------------------------------------------------------------------------ submit
+    # ----------------------------------------------------------------------------------------------------------- submit
 
     def advance(self, timeout: float | None) -> bool:
-        """Pulls and submits one step. False if the data has ended, on this rank or on all. Timeout: the step is kept, call
-        again; the loader is not asked twice."""
+        """Pulls and submits one step. False if the data has ended, on this rank or on all. Timeout: the step is kept,
+        call again; the loader is not asked twice."""
         if self.done:
             return False
         if self._pending is None and not self._pulled_all:
@@ -145,7 +156,9 @@ class Feed:
     def _submit(self, step: Step, timeout: float | None) -> None:
         number, last = self.next_step, self._last
         # Before the call: the step may be delivered before it returns.
-        behind = Position(number + 1, 0, last.epoch, last.batches + step.batches, last.samples + len(step.samples), self._state)
+        behind = Position(
+            number + 1, 0, last.epoch, last.batches + step.batches, last.samples + len(step.samples), self._state
+        )
         self.behind[number] = behind
         if step.error is None:
             try:
@@ -161,6 +174,10 @@ class Feed:
         self._last = behind
         self.next_step = number + 1
         self._pending = None
+
+    def n_read(self) -> int:
+        """Samples that were read in this iteration."""
+        return self._last.samples + (len(self._pending.samples) if self._pending else 0)
 
     def fail(self, cause: BaseException) -> None:
         """Tells the other ranks why this one stops, without waiting. Called when no thread uses the feed any more."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How large an image is, without decoding it.
 
-Samples are best exchanged as encoded bytes, so their cost must be known before anything decodes them: the size stands in the
-first bytes of every format. Read here: PNG, JPEG, GIF, WebP, BMP; what is none of these is left to PIL, if it is installed.
+Samples are best exchanged as encoded bytes, so their cost must be known before anything decodes them: the size stands
+in the first bytes of every format. Read here: PNG, JPEG, GIF, WebP, BMP; what is none of these is left to PIL, if it is
+installed.
 """
 
 from __future__ import annotations
@@ -75,8 +76,10 @@ def _by_pil(view: memoryview, head: bytes) -> tuple[int, int]:
     try:
         from PIL import Image
     except ImportError:
-        raise InvalidInput(f"an image of {len(view)} bytes that begin with {head[:8]!r} is no PNG, JPEG, GIF, WebP or BMP that is "
-                           "known here: install Pillow, or give balance() a `lengths` function") from None
+        raise InvalidInput(
+            f"an image of {len(view)} bytes that begin with {head[:8]!r} is no PNG, JPEG, GIF, WebP or BMP that is "
+            "known here: install Pillow, or give balance() a `lengths` function"
+        ) from None
     with Image.open(io.BytesIO(view)) as image:
         return image.size
 
@@ -84,8 +87,8 @@ def _by_pil(view: memoryview, head: bytes) -> tuple[int, int]:
 def size_of(image: Any) -> tuple[int, int]:
     """(width, height) in pixels of an image in any of the shapes that datasets give it.
 
-    Known: a PIL image; encoded bytes; a path; a dict with "bytes" or "path"; a tensor or array (C, H, W) or (H, W, C) with 1, 3
-    or 4 channels, or (H, W); a pair (width, height).
+    Known: a PIL image; encoded bytes; a path; a dict with "bytes" or "path"; a tensor or array (C, H, W) or (H, W, C)
+    with 1, 3 or 4 channels, or (H, W); a pair (width, height).
     """
     if isinstance(image, (bytes, bytearray, memoryview)):
         return encoded_size(image)

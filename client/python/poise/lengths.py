@@ -4,15 +4,16 @@
 `balance(lengths=)` takes a function of a sample, or the name of one of the rules below. A rule repeats what a model's
 processor does with an image's size, in integers, and so knows the patches and tokens of a sample that is still encoded:
 
-    qwen2-vl, qwen2.5-vl   sides rounded to multiples of 28, area between min_pixels and max_pixels; patches of 14 x 14 pixels,
+    qwen2-vl, qwen2.5-vl   sides rounded to multiples of 28, area between min_pixels and max_pixels; patches of 14 x 14
+    pixels,
                            4 of them a token
     internvl               tiles of 448 x 448 pixels in the grid that is nearest to the image's shape, and a thumbnail
     tokens                 length of `input_ids` alone
 
 A sample is a mapping. Text: `input_ids`; else `text`, `prompt` or `messages`, at a token for 4 bytes (an estimate: give
-`text=` to count better). Images: `images` or `image`, see poise.images.size_of; videos: `videos` or `video`, lists or stacks of
-frames. A sample that the processor has been at already has `image_grid_thw` (`video_grid_thw`) or `pixel_values`: its own numbers
-are taken, and its `input_ids` hold the image's tokens already.
+`text=` to count better). Images: `images` or `image`, see poise.images.size_of; videos: `videos` or `video`, lists or
+stacks of frames. A sample that the processor has been at already has `image_grid_thw` (`video_grid_thw`) or
+`pixel_values`: its own numbers are taken, and its `input_ids` hold the image's tokens already.
 """
 
 from __future__ import annotations
@@ -35,11 +36,14 @@ class Measure:
     """What a `lengths` function may return, where lengths alone do not say it all.
 
     Attributes:
-        length: tokens (patches, tiles) by phase: a number, a tuple in the order of the cost's phases, or a dict by name.
-        attention: by phase, the sum of squared full-attention segments (per frame, per packed document); None: length squared.
+        length: tokens (patches, tiles) by phase: a number, a tuple in the order of the cost's phases, or a dict by
+            name.
+        attention: by phase, the sum of squared full-attention segments (per frame, per packed document); None: length
+            squared.
         loss_tokens: tokens with a label; None: 1, which makes the weights those of a mean over samples.
         preset: phases that the cost does not have are left out instead of being an error.
     """
+
     length: Any
     attention: Any = None
     loss_tokens: int | None = None
@@ -68,8 +72,10 @@ def _several(sample: Mapping[str, Any], many: str, one: str) -> list[Any]:
 
 def _check(sample: Any, rule: str) -> Mapping[str, Any]:
     if not isinstance(sample, Mapping):
-        raise InvalidInput(f"the rule {rule!r} reads samples that are mappings, and this one is a {type(sample).__name__}: give "
-                           "balance() a `lengths` function of the sample")
+        raise InvalidInput(
+            f"the rule {rule!r} reads samples that are mappings, and this one is a {type(sample).__name__}: give "
+            "balance() a `lengths` function of the sample"
+        )
     return sample
 
 
@@ -94,14 +100,16 @@ def text_tokens(sample: Mapping[str, Any], count: Callable[[Any], int] | None = 
     return 0
 
 
-# ----------------------------------------------------------------------------------------------------------------- Qwen2-VL
+# ------------------------------------------------------------------------------------------------------------- Qwen2-VL
 
 
 def smart_resize(width: int, height: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
-    """(width, height) that the processor of Qwen2-VL resizes an image to: multiples of `factor`, rounded half to even; if
-    the area leaves [min_pixels, max_pixels], both sides are scaled and rounded towards it."""
+    """(width, height) that the processor of Qwen2-VL resizes an image to: multiples of `factor`, rounded half to even;
+    if the area leaves [min_pixels, max_pixels], both sides are scaled and rounded towards it."""
     if min(width, height) < 1 or max(width, height) > 200 * min(width, height):
-        raise InvalidInput(f"an image of {width} x {height} pixels: the processor refuses a side that is 200 times the other")
+        raise InvalidInput(
+            f"an image of {width} x {height} pixels: the processor refuses a side that is 200 times the other"
+        )
     w, h = (max(factor, round(side / factor) * factor) for side in (width, height))
     if w * h > max_pixels:
         scale = math.sqrt(width * height / max_pixels)
@@ -122,6 +130,7 @@ class Qwen2VL:
         patch, merge, frames: pixels of a patch's side; patches of a token's side; frames that make one.
         text: function of a sample -> its text tokens, without the images'.
     """
+
     min_pixels: int = 56 * 56
     max_pixels: int = 1280 * 28 * 28
     video_min_pixels: int = 128 * 28 * 28
@@ -150,13 +159,18 @@ class Qwen2VL:
     def _grids(self, sample: Mapping[str, Any]) -> tuple[list[Any], bool]:
         """Grids of all images and videos, and whether the processor has been here (its text has the images' tokens)."""
         grids, processed = [], False
-        for given, many, one, rule in (("image_grid_thw", "images", "image", self.grid),
-                                       ("video_grid_thw", "videos", "video", self.video_grid)):
+        for given, many, one, rule in (
+            ("image_grid_thw", "images", "image", self.grid),
+            ("video_grid_thw", "videos", "video", self.video_grid),
+        ):
             if sample.get(given) is not None:
                 processed = True
                 rows = _numbers(sample[given])
-                grids += [rows] if rows and not isinstance(rows[0], (list, tuple)) and not hasattr(rows[0], "tolist") else \
-                    [_numbers(row) for row in rows]
+                grids += (
+                    [rows]
+                    if rows and not isinstance(rows[0], (list, tuple)) and not hasattr(rows[0], "tolist")
+                    else [_numbers(row) for row in rows]
+                )
             else:
                 grids += [rule(item) for item in _several(sample, many, one)]
         return grids, processed
@@ -167,12 +181,12 @@ class Qwen2VL:
         patches = sum(t * h * w for t, h, w in grids)
         tokens = text_tokens(sample, self.text)
         if not processed or self.text is not None:
-            tokens += patches // self.merge ** 2 + self.markers * len(grids)
-        attention = {"vision": sum(t * (h * w) ** 2 for t, h, w in grids), "llm": tokens ** 2}
+            tokens += patches // self.merge**2 + self.markers * len(grids)
+        attention = {"vision": sum(t * (h * w) ** 2 for t, h, w in grids), "llm": tokens**2}
         return Measure({"vision": patches, "llm": tokens}, attention, preset=True)
 
 
-# ---------------------------------------------------------------------------------------------------------------- InternVL
+# ------------------------------------------------------------------------------------------------------------- InternVL
 
 
 @dataclass(frozen=True)
@@ -186,6 +200,7 @@ class InternVL:
         thumbnail: an image of several tiles has a small one of the whole beside them.
         text: function of a sample -> its text tokens, without the images'.
     """
+
     min_tiles: int = 1
     max_tiles: int = 12
     side: int = 448
@@ -204,7 +219,7 @@ class InternVL:
         for columns, rows in self._shapes():
             far = abs(aspect - columns / rows)
             # Of shapes that fit alike, a larger one where the image fills more than half of it.
-            if far < near or (far == near and area > 0.5 * self.side ** 2 * columns * rows):
+            if far < near or (far == near and area > 0.5 * self.side**2 * columns * rows):
                 best, near = (columns, rows), far
         n = best[0] * best[1]
         return n + 1 if self.thumbnail and n > 1 else n
@@ -223,27 +238,31 @@ class InternVL:
         tokens = text_tokens(sample, self.text)
         if not processed or self.text is not None:
             tokens += tiles * self.tokens + self.markers * len(images)
-        return Measure({"vision": tiles, "llm": tokens}, {"vision": tiles, "llm": tokens ** 2}, preset=True)
+        return Measure({"vision": tiles, "llm": tokens}, {"vision": tiles, "llm": tokens**2}, preset=True)
 
 
 @dataclass(frozen=True)
 class Tokens:
     """Length of one key of the sample: phase `llm`, or `length` where the cost has that one."""
+
     key: str = "input_ids"
 
     def __call__(self, sample: Any) -> Measure:
         sample = _check(sample, "tokens")
         if sample.get(self.key) is None:
-            raise InvalidInput(f"the sample has no {self.key!r} (it has {', '.join(map(str, sample)) or 'nothing'}): give balance() a "
-                               "`lengths` function of the sample")
+            raise InvalidInput(
+                f"the sample has no {self.key!r} (it has {', '.join(map(str, sample)) or 'nothing'}): give balance() a "
+                "`lengths` function of the sample"
+            )
         n = _count(sample[self.key])
-        return Measure({"llm": n}, {"llm": n ** 2}, preset=True)
+        return Measure({"llm": n}, {"llm": n**2}, preset=True)
 
 
 @dataclass(frozen=True)
 class LossTokens:
-    """Tokens of a sample with a label: those of `key` that are not `ignore`. shift: the first one has none to predict it from,
-    as in causal language models."""
+    """Tokens of a sample with a label: those of `key` that are not `ignore`. shift: the first one has none to predict
+    it from, as in causal language models."""
+
     key: str = "labels"
     ignore: int = -100
     shift: bool = True
@@ -253,11 +272,15 @@ class LossTokens:
         if hasattr(labels, "shape"):
             labels = labels[..., 1:] if self.shift else labels
             return int((labels != self.ignore).sum())
-        return sum(label != self.ignore for label in list(labels)[1 if self.shift else 0:])
+        return sum(label != self.ignore for label in list(labels)[1 if self.shift else 0 :])
 
 
 _RULES: dict[str, Callable[[], Callable[[Any], Any]]] = {
-    "qwen2-vl": Qwen2VL, "qwen2.5-vl": Qwen2VL, "internvl": InternVL, "tokens": Tokens}
+    "qwen2-vl": Qwen2VL,
+    "qwen2.5-vl": Qwen2VL,
+    "internvl": InternVL,
+    "tokens": Tokens,
+}
 
 
 def rule_of(lengths: Any) -> Callable[[Any], Any]:

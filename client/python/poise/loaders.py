@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What balance() reads from: a torch DataLoader, or any iterable of lists of samples.
 
-A DataLoader is not iterated itself. A shallow copy of it is, which shares dataset, sampler and generator and differs in one thing:
-where collate_fn was stands an Encoder, so that workers deliver samples as bytes (see exchange.py). The user's loader stays as it
-was, and its collate_fn runs on the balanced micro-batches.
+A DataLoader is not iterated itself. A shallow copy of it is, which shares dataset, sampler and generator and differs in
+one thing: where collate_fn was stands an Encoder, so that workers deliver samples as bytes (see exchange.py). The
+user's loader stays as it was, and its collate_fn runs on the balanced micro-batches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ __all__ = ["Source"]
 
 
 class _Skipping:
-    """A batch sampler that leaves out its first batches, once: a resumed epoch draws their indices and reads nothing."""
+    """A batch sampler that leaves out its first batches, once: a resumed epoch draws their indices and reads
+    nothing."""
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
@@ -74,8 +75,13 @@ class Source:
         stateful: the loader has state_dict() and load_state_dict().
     """
 
-    def __init__(self, loader: Any, encoder: Encoder, collate_fn: Callable[[list[Any]], Any] | None = None,
-                 background: bool | None = None) -> None:
+    def __init__(
+        self,
+        loader: Any,
+        encoder: Encoder,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        background: bool | None = None,
+    ) -> None:
         kind = _data_loader()
         self.loader = loader
         self.encoder = encoder
@@ -96,7 +102,9 @@ class Source:
 
     def _copy_of(self, loader: Any) -> Any:
         if loader.batch_sampler is None:
-            raise InvalidInput("the loader has batch_size=None, so it has no batches of samples to balance: give it a batch_size")
+            raise InvalidInput(
+                "the loader has batch_size=None, so it has no batches of samples to balance: give it a batch_size"
+            )
         reader = copy.copy(loader)
         reader.__dict__["_iterator"] = None  # persistent workers of the user's loader have its collate_fn
         reader.collate_fn = self._worker_encoder(loader)
@@ -115,7 +123,7 @@ class Source:
             return encoder
         return Encoder(None, encoder.phases, cast=encoder.cast)  # measured here then, from the bytes
 
-    # --------------------------------------------------------------------------------------------------------- iteration
+    # -------------------------------------------------------------------------------------------------------- iteration
 
     def iterate(self) -> Iterator[Any]:
         """iter() of the loader. In the thread of the caller: workers start here, and samplers may draw a seed."""
@@ -143,7 +151,7 @@ class Source:
     def __len__(self) -> int:
         return len(self.loader)
 
-    # ------------------------------------------------------------------------------------------------------------- state
+    # ------------------------------------------------------------------------------------------------------------ state
 
     def state(self) -> Any:
         """A copy of the loader's own state, None if it has none."""
@@ -165,4 +173,11 @@ class Source:
         loader = self.loader
         sampler, batch_sampler = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
         reader = [self.reader] if self.reader is not loader else []  # a subclass may keep the epoch in itself
-        return [loader, *reader, sampler, batch_sampler, getattr(batch_sampler, "sampler", None), getattr(loader, "dataset", None)]
+        return [
+            loader,
+            *reader,
+            sampler,
+            batch_sampler,
+            getattr(batch_sampler, "sampler", None),
+            getattr(loader, "dataset", None),
+        ]

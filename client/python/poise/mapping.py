@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A step's rank mapping for the trainer's own collectives.
 
-Between an image encoder and a language model, what should move are features that are on the accelerator already. A plan-only
-group moves no payload and says who should have what; this turns that into split sizes and permutations for one all-to-all,
-there and back:
+Between an image encoder and a language model, what should move are features that are on the accelerator already. A
+plan-only group moves no payload and says who should have what; this turns that into split sizes and permutations for
+one all-to-all, there and back:
 
     group = poise.Group(group="images", plan_only=True, cost="qwen2.5-vl-vit", count="free")
     group.submit(step, [poise.Sample(length=patches, nbytes=bytes_of(image)) for each of my images])
@@ -12,8 +12,9 @@ there and back:
     balanced = exchange.forward(pixels)            # [my rows, ...] -> [rows that I shall encode, ...]
     features = exchange.reverse(encoder(balanced)) # back where they came from, in their old order
 
-Both are differentiable: the gradient of one is the other, a permutation, so every bit comes back. They are collectives, as
-is their backward: every rank must call them, an empty one too, and use what they return in its loss (times 0 if need be).
+Both are differentiable: the gradient of one is the other, a permutation, so every bit comes back. They are collectives,
+as is their backward: every rank must call them, an empty one too, and use what they return in its loss (times 0 if need
+be).
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ __all__ = ["RankMapping", "RowExchange"]
 class RankMapping:
     """Who sends how many samples to whom, and in which order.
 
-    Samples travel ordered by destination, then by their index; what arrives is ordered by origin, then by its index there.
+    Samples travel ordered by destination, then by their index; what arrives is ordered by origin, then by its index
+    there.
 
     Attributes:
         n_ranks: of the group.
@@ -56,7 +58,8 @@ class RankMapping:
         self.micro_batches = [sample.micro_batch for sample in mapping.incoming]
 
     def rows(self, rows: Sequence[int] | torch.Tensor, process_group: Any = None) -> RowExchange:
-        """The exchange of tensors of which own sample i has rows[i] rows. A collective: tells receivers how many rows come."""
+        """The exchange of tensors of which own sample i has rows[i] rows. A collective: tells receivers how many rows
+        come."""
         import torch
 
         own = torch.as_tensor(rows, dtype=torch.int64).reshape(-1).tolist()
@@ -88,7 +91,7 @@ class RowExchange:
         sent = [own[i] for i in mapping.send_order]
         self.input_splits = _summed(sent, mapping.send_counts)
         self.output_splits = _summed(arrived, mapping.receive_counts)
-        self._send = _spread(own, mapping.send_order)            # [rows sent] of the own tensor
+        self._send = _spread(own, mapping.send_order)  # [rows sent] of the own tensor
         self._arrange = _spread(arrived, mapping.receive_order)  # [rows delivered] of the received tensor
         self._indices: dict[Any, tuple[Any, ...]] = {}
 
@@ -102,7 +105,9 @@ class RowExchange:
 
     def _checked(self, x: torch.Tensor, rows: list[int], what: str) -> torch.Tensor:
         if x.dim() == 0 or x.shape[0] != sum(rows):
-            raise InvalidInput(f"{what}: the tensor has shape {tuple(x.shape)}, its first axis must have {sum(rows)} rows")
+            raise InvalidInput(
+                f"{what}: the tensor has shape {tuple(x.shape)}, its first axis must have {sum(rows)} rows"
+            )
         return x
 
     def _on(self, device: Any) -> tuple[Any, ...]:
@@ -187,7 +192,7 @@ def _inverse(order: Sequence[int]) -> list[int]:
 def _summed(rows: list[int], counts: list[int]) -> list[int]:
     """Rows by rank, of samples that lie rank after rank."""
     ends = list(accumulate(counts))
-    return [sum(rows[end - count:end]) for end, count in zip(ends, counts)]
+    return [sum(rows[end - count : end]) for end, count in zip(ends, counts)]
 
 
 def _spread(rows: list[int], order: Sequence[int]) -> list[int]:

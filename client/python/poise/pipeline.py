@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """One pass over the data: loader -> group -> collate -> trainer.
 
-With worker processes the loader is read by one helper thread and balanced micro-batches are taken, unpickled and collated by
-another, both ahead of the trainer, whose next() finds a batch ready. Without worker processes the dataset is the user's code in
-the user's process and may hold anything (random generators, files, sqlite handles): then next() does all of it in the caller's
-thread, and only the library's own thread works ahead. Either way the loader is asked in the same order, so both give the same
-batches.
+With worker processes the loader is read by one helper thread and balanced micro-batches are taken, unpickled and
+collated by another, both ahead of the trainer, whose next() finds a batch ready. Without worker processes the dataset
+is the user's code in the user's process and may hold anything (random generators, files, sqlite handles): then next()
+does all of it in the caller's thread, and only the library's own thread works ahead. Either way the loader is asked in
+the same order, so both give the same batches.
 
-A micro-batch is unpickled as views of the slot that it came in, and collate_fn as a rule copies them: then the slot is free at
-once. What is not copied keeps its slot. Slots are few, so where an older step's is still held, the next one is copied: a trainer
-may keep as many batches as fit its memory.
+A micro-batch is unpickled as views of the slot that it came in, and collate_fn as a rule copies them: then the slot is
+free at once. What is not copied keeps its slot. Slots are few, so where an older step's is still held, the next one is
+copied: a trainer may keep as many batches as fit its memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .group import Group
 __all__ = ["BatchInfo", "Pipeline"]
 
 _JOIN_SECONDS = 5.0  # a loader that takes longer for a batch is left to finish it behind our back
-_AHEAD_INLINE = 1    # steps: enough for the exchange to overlap with the trainer
+_AHEAD_INLINE = 1  # steps: enough for the exchange to overlap with the trainer
 
 
 class BatchInfo:
@@ -41,7 +41,8 @@ class BatchInfo:
     Attributes:
         step, micro_batch, n_micro_batches: which one of how many of its step.
         n_ranks: of the group.
-        rows: [samples] poise.Row: tag, origin, loss tokens and weights of each sample, in the order in which collate_fn got them.
+        rows: [samples] poise.Row: tag, origin, loss tokens and weights of each sample, in the order in which collate_fn
+            got them.
         totals: poise.Totals of the step over all ranks.
         plan_id: 16 bytes, the same on every rank.
     """
@@ -61,8 +62,8 @@ class BatchInfo:
         """[samples] the weight of each sample's summed token losses, as a float64 tensor.
 
         kind: "step": 1 / loss tokens of the step: their mean over the step. "arrival": the mean of the means of the
-        micro-batches that the unbalanced run would have had. Over all ranks and micro-batches of a step the sum of weight x
-        loss_tokens is 1 for both: see scale_for_mean() where a framework averages over ranks.
+        micro-batches that the unbalanced run would have had. Over all ranks and micro-batches of a step the sum of
+        weight x loss_tokens is 1 for both: see scale_for_mean() where a framework averages over ranks.
         """
         import torch
 
@@ -72,13 +73,16 @@ class BatchInfo:
         return torch.tensor([getattr(row, name) for row in self.rows], dtype=dtype or torch.float64, device=device)
 
     def __repr__(self) -> str:
-        return (f"<poise.BatchInfo step {self.step}, micro-batch {self.micro_batch} of {self.n_micro_batches}, "
-                f"{len(self.rows)} samples>")
+        return (
+            f"<poise.BatchInfo step {self.step}, micro-batch {self.micro_batch} of {self.n_micro_batches}, "
+            f"{len(self.rows)} samples>"
+        )
 
 
 @dataclass
 class Item:
     """What the reader hands to the trainer: a batch, or an error, and where reading stands behind it."""
+
     position: Position | None = None
     batch: Any = None
     info: BatchInfo | None = None
@@ -89,8 +93,19 @@ class Item:
 class Pipeline:
     """A running epoch. next() belongs to one thread, the trainer's."""
 
-    def __init__(self, feed: Feed, group: Group, collate: Callable[[list[Any]], Any], place: Callable[[Any], Any], *, empty: Any,
-                 start: Position, copy: bool, threaded: bool, ahead: int) -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        group: Group,
+        collate: Callable[[list[Any]], Any],
+        place: Callable[[Any], Any],
+        *,
+        empty: Any,
+        start: Position,
+        copy: bool,
+        threaded: bool,
+        ahead: int,
+    ) -> None:
         self.feed = feed
         self.group = group
         self.pid = os.getpid()
@@ -119,7 +134,7 @@ class Pipeline:
                 self._threads.append(thread)
                 thread.start()
 
-    # ----------------------------------------------------------------------------------------------------------- reading
+    # ---------------------------------------------------------------------------------------------------------- reading
 
     def _must_copy(self, batch: Batch) -> bool:
         """True if views of this batch would let more than one step's slot be held."""
@@ -196,7 +211,7 @@ class Pipeline:
         """Behind the last step of this epoch: the next one begins with the loader's next iteration."""
         return Position(self._reading, 0, self._start.epoch + 1, 0, 0, self.feed.at_end)
 
-    # ----------------------------------------------------------------------------------------------------------- threads
+    # ---------------------------------------------------------------------------------------------------------- threads
 
     def _put(self, item: Item) -> None:
         with self._wake:
@@ -251,7 +266,7 @@ class Pipeline:
         except BaseException as error:
             self._put(Item(None, error=error, last=True))
 
-    # -------------------------------------------------------------------------------------------------------------- next
+    # ------------------------------------------------------------------------------------------------------------- next
 
     def _wait(self) -> Item:
         """The next item of the reading thread. A signal's handler may raise out of this wait."""
@@ -291,7 +306,9 @@ class Pipeline:
     def next(self) -> Item:
         """The next item; raises nothing but what comes from outside (a signal's handler)."""
         if os.getpid() != self.pid:
-            raise UseAfterFork("this process is a child of the one that iterates: iterate in the parent, or call balance() here", -1)
+            raise UseAfterFork(
+                "this process is a child of the one that iterates: iterate in the parent, or call balance() here", -1
+            )
         if self._last is not None:
             return self._last
         if self._closed:
@@ -310,7 +327,7 @@ class Pipeline:
             self._last = Item(None, error=item.error, last=True)
         return item
 
-    # --------------------------------------------------------------------------------------------------------------- end
+    # -------------------------------------------------------------------------------------------------------------- end
 
     def _end_threads(self) -> bool:
         """Ends the helper threads. False if the loader still has one, which will end by itself."""
@@ -333,7 +350,7 @@ class Pipeline:
 
     def dropped(self) -> int:
         """Samples that this rank read and nobody got, as another rank's data ended first."""
-        return 0 if self.group.closed or self.feed.causes else self.group.stats()["samples_dropped"]
+        return self.feed.n_read() - self._before.samples
 
     def close(self, wait: bool = True) -> None:
         """Ends the epoch; steps in flight are dropped. wait: serves peers that still read what this rank sent."""
