@@ -16,9 +16,11 @@ inside() {
     chmod +x /usr/sbin/policy-rc.d
     log=/tmp/dpkg.log
     for time in first again; do # the second one is an upgrade
-        dpkg -i "$debs"/{poise,libpoise0,libpoise-dev}_*.deb >$log 2>&1 || fail "install, $time: $(cat $log)"
+        dpkg -i "$debs"/{poise,libpoise0,libpoise-dev,python3-poise}_*.deb >$log 2>&1 ||
+            fail "install, $time: $(cat $log)"
     done
-    [ "$(dpkg-query -W -f '${db:Status-Status} ' poise libpoise0 libpoise-dev)" = "installed installed installed " ]
+    [ "$(dpkg-query -W -f '${db:Status-Status} ' poise libpoise0 libpoise-dev python3-poise)" = \
+        "installed installed installed installed " ]
 
     grep -q '^poise:.*:/usr/sbin/nologin$' /etc/passwd || fail "no user poise"
     [ -e /etc/systemd/system/multi-user.target.wants/poised.service ] || fail "poised.service is not enabled"
@@ -55,10 +57,15 @@ inside() {
     # shellcheck disable=SC2046
     cc -o /tmp/t /tmp/t.c $(pkg-config --cflags --libs poise) && /tmp/t || fail "no program can be built"
 
-    dpkg -r poise libpoise0 libpoise-dev >$log 2>&1 || fail "remove: $(cat $log)"
+    (cd /tmp && /usr/bin/python3 -c 'import poise; assert poise.presets(); print(poise.__file__)') >/tmp/python.log 2>&1 ||
+        fail "python3-poise: $(cat /tmp/python.log)"
+    grep -qx /usr/lib/python3/dist-packages/poise/__init__.py /tmp/python.log ||
+        fail "python3-poise: $(cat /tmp/python.log)"
+
+    dpkg -r poise libpoise0 libpoise-dev python3-poise >$log 2>&1 || fail "remove: $(cat $log)"
     [ -e /etc/poise/poised.conf ] || fail "removing takes the administrator's configuration"
     ! command -v poised >/dev/null || fail "poised is still there"
-    dpkg -P poise libpoise0 libpoise-dev >$log 2>&1 || fail "purge: $(cat $log)"
+    dpkg -P poise libpoise0 libpoise-dev python3-poise >$log 2>&1 || fail "purge: $(cat $log)"
     ! grep '^poise:' /etc/passwd /etc/group /etc/shadow || fail "purging leaves the user"
     [ ! -e /run/poise ] || fail "purging leaves /run/poise"
 }
@@ -118,6 +125,7 @@ grep -q 'lib/systemd/system/poised\.service$' "$work/list" || fail "poise has no
 has libpoise0 "$lib/libpoise.so.0"
 has libpoise-dev usr/include/poise.h "$lib/libpoise.so" "$lib/libpoise.a" "$lib/pkgconfig/poise.pc" \
     usr/share/man/man3/poise.3.gz usr/share/man/man3/poise_open.3.gz
+has python3-poise usr/lib/python3/dist-packages/poise/{__init__.py,group.py,py.typed}
 
 if [ "$(id -u)" = 0 ] && unshare -m true 2>/dev/null; then
     command -v systemd-sysusers >/dev/null || { echo "systemd-sysusers is missing (package systemd)"; exit 77; }
