@@ -15,6 +15,7 @@ bench_parts := $(addprefix tests/bench/,crew.c host.c poise_rank.c copy_rank.c) 
 	$(addprefix client/ctl/,csv.c private.c private_dir.c process.c sizes.c)
 
 $(BUILD)/bench/shuffle $(BUILD)/bench/next: $(call obj,$(bench_parts))
+$(BUILD)/bench/coordinator: $(call obj,$(core)) $(BUILD)/poised
 $(BENCH_BINS): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/bench_%.o $(call archives,client proto planner)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LIBS_POISE)
