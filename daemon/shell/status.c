@@ -233,6 +233,9 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 static void serve(struct status *status)
 {
     MHD_UNSIGNED_LONG_LONG ms;
+    /* Twice: at the limit of connections or descriptors it stops listening, a run that closes connections only notes that
+     * there is room again, and the next one listens. Without it nobody may ever call that next one. */
+    MHD_run(status->http);
     MHD_run(status->http);
     if (MHD_get_timeout(status->http, &ms) == MHD_YES)
         uv_timer_start(&status->timer, on_timer, ms, 0);
