@@ -133,7 +133,7 @@ clean:
 
 help:
 	@sed -n 's/^# \{0,1\}//;2,9p' Makefile
-	@echo 'Also: test-unit test-sim test-system test-thread test-systemd check-pure check-install fuzz install uninstall deb clean'
+	@echo 'Also: test-unit test-sim test-system test-thread test-systemd check-pure check-static check-install fuzz install uninstall deb clean'
 
 FORCE:
 .PHONY: all setup demo clean help FORCE
