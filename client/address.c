@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hosts of a cluster have several networks, and which one is meant is the user's to say. Who runs NCCL or gloo has said it
- * already, so their variables count in their own syntax. Otherwise the kernel's choice of a route toward the coordinator
- * is right: an address that packets to the coordinator leave from is one that the coordinator can answer to. No packet is
- * sent to find it out: a UDP socket that is connected has its source address.
+ * Hosts of a cluster have several networks, and which one is meant is the user's to say. Who runs NCCL or gloo has said
+ * it already, so their variables count in their own syntax. Otherwise the kernel's choice of a route toward the
+ * coordinator is right: an address that packets to the coordinator leave from is one that the coordinator can answer
+ * to. No packet is sent to find it out: a UDP socket that is connected has its source address.
  *
  * Only addresses that other hosts can use without knowing the interface are taken: no link-local IPv6 ones.
  */
@@ -106,8 +106,8 @@ static int no_match(const struct ifaddrs *all, const char *what, const char *lis
     for (const struct ifaddrs *at = all; at; at = at->ifa_next)
         if (at->ifa_addr && (at->ifa_flags & IFF_UP) && is_usable((const union address *)at->ifa_addr))
             snprintf(names + strlen(names), sizeof names - strlen(names), " %s", at->ifa_name);
-    return err_set(err, -ENODEV, "%s is \"%.60s\": no interface that is up and has an address matches; there are:%s", what,
-                   list, names);
+    return err_set(err, -ENODEV, "%s is \"%.60s\": no interface that is up and has an address matches; there are:%s",
+                   what, list, names);
 }
 
 /* How well an interface's address fits, 0: not at all. Names that are given in full come before prefixes ("eth1" before
@@ -220,7 +220,8 @@ static int route_to(const char *host, union address *ret_from, struct poise_err 
     union address literal;
 
     if (error)
-        return err_set(err, -EHOSTUNREACH, "host %s: %s: check the name, DNS and /etc/hosts", host, gai_strerror(error));
+        return err_set(err, -EHOSTUNREACH, "host %s: %s: check the name, DNS and /etc/hosts", host,
+                       gai_strerror(error));
     for (const struct addrinfo *at = list; at && rc < 0; at = at->ai_next)
         rc = by_route(at->ai_addr, at->ai_addrlen, ret_from);
     freeaddrinfo(list);

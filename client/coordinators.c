@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All processes of a job must name the same coordinators, or they wait for each other at different places. What they all
- * have alike is the launcher's: the host that it meets at, and how many processes there are in all and on one host. The
- * poised of that host coordinates; it listens there as soon as it has keys (see poised.conf). A job of one host needs
- * nobody else: its own poised does it.
+ * All processes of a job must name the same coordinators, or they wait for each other at different places. What they
+ * all have alike is the launcher's: the host that it meets at, and how many processes there are in all and on one host.
+ * The poised of that host coordinates; it listens there as soon as it has keys (see poised.conf). A job of one host
+ * needs nobody else: its own poised does it.
  */
 #include "client/coordinators.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One pair for both roles: every poised is a node and may be a coordinator, a cluster's nodes are administered together,
- * and one file that is the same everywhere is what their tools copy well. The cost is that a node that is taken over can
- * play any other, which it could with two pairs as well, since both would have to lie on every node.
+ * One pair for both roles: every poised is a node and may be a coordinator, a cluster's nodes are administered
+ * together, and one file that is the same everywhere is what their tools copy well. The cost is that a node that is
+ * taken over can play any other, which it could with two pairs as well, since both would have to lie on every node.
  *
  * A file that others may read is refused rather than used with a warning: its secret has to be taken for known.
  */
@@ -39,11 +39,15 @@ static int check_file(int fd, const char *path, struct poise_err *err)
     if (!S_ISREG(st.st_mode))
         return err_set(err, -EINVAL, "%s: no file with keys; " MAKE_ONE, path);
     if (st.st_uid != 0 && st.st_uid != geteuid())
-        return err_set(err, -EPERM, "%s: it belongs to uid %u: keys must belong to root or to uid %u that poised runs as "
-                                    "(chown)", path, (unsigned)st.st_uid, (unsigned)geteuid());
+        return err_set(err, -EPERM,
+                       "%s: it belongs to uid %u: keys must belong to root or to uid %u that poised runs as "
+                       "(chown)",
+                       path, (unsigned)st.st_uid, (unsigned)geteuid());
     if (st.st_mode & 077)
-        return err_set(err, -EPERM, "%s: its mode is %04o, so others may have read it: make new keys with mode 0600, or, "
-                                    "if you are sure that nobody has, chmod 0600", path, (unsigned)(st.st_mode & 07777));
+        return err_set(err, -EPERM,
+                       "%s: its mode is %04o, so others may have read it: make new keys with mode 0600, or, "
+                       "if you are sure that nobody has, chmod 0600",
+                       path, (unsigned)(st.st_mode & 07777));
     if (st.st_size > FILE_MAX)
         return err_set(err, -EINVAL, "%s: %lld bytes are no file with keys; " MAKE_ONE, path, (long long)st.st_size);
     return 0;
@@ -97,10 +101,11 @@ static int parse(char *text, struct keys *keys, const char *path, struct poise_e
             return rc;
     }
     if (!keys->public[0] || !keys->secret[0])
-        return err_set(err, -EINVAL, "%s: the %s key is missing; " MAKE_ONE, path, keys->secret[0] ? "public" : "secret");
+        return err_set(err, -EINVAL, "%s: the %s key is missing; " MAKE_ONE, path,
+                       keys->secret[0] ? "public" : "secret");
     if (zmq_curve_public(proof, keys->secret) < 0 || strcmp(proof, keys->public) != 0)
-        return err_set(err, -EINVAL, "%s: its public and secret key are no pair: copy the file whole, or make a new one",
-                       path);
+        return err_set(err, -EINVAL,
+                       "%s: its public and secret key are no pair: copy the file whole, or make a new one", path);
     return 0;
 }
 
@@ -179,10 +184,12 @@ int keys_write(const char *path, const struct keys *keys, uint32_t uid, uint32_t
         return err_set(err, -EEXIST, "%s exists, and nodes may use it: remove it first if it shall be replaced", path);
     if (fd < 0)
         return err_set(err, -errno, "%s: %s", path, strerror(errno));
-    snprintf(text, sizeof text,
-             "# The key of a cluster of poised (poised.conf: keys = FILE). Secret: the same file on every node, mode 0600,\n"
-             "# of the user that poised runs as or of root.\n"
-             "public = %s\nsecret = %s\n", keys->public, keys->secret);
+    snprintf(
+        text, sizeof text,
+        "# The key of a cluster of poised (poised.conf: keys = FILE). Secret: the same file on every node, mode 0600,\n"
+        "# of the user that poised runs as or of root.\n"
+        "public = %s\nsecret = %s\n",
+        keys->public, keys->secret);
     if (uid != POISE_NONE && fchown(fd, uid, gid) < 0)
         rc = -errno;
     if (rc == 0 && fchmod(fd, 0600) < 0)

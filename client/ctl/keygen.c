@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * poisectl keygen: makes the file that the nodes of a cluster share. As root it becomes the property of the user that the
- * systemd unit runs as, where there is one: a file that poised cannot read is what everybody would get otherwise.
+ * poisectl keygen: makes the file that the nodes of a cluster share. As root it becomes the property of the user that
+ * the systemd unit runs as, where there is one: a file that poised cannot read is what everybody would get otherwise.
  */
 #include "client/ctl/ctl.h"
 
@@ -40,8 +40,10 @@ static int make(const struct ctl_command *command, const char *path)
         return ctl_fail(command, CTL_FAILED, "%s", err.text);
     }
     printf("%s: a new key, mode 0600%s%s; its public half is %s\n"
-           "Copy it to every node of the cluster, over ssh or with your configuration tool, and set in poised.conf there:\n"
-           "  keys = %s\n", path, user ? ", of user " : "", user ? UNIT_USER : "", keys.public, path);
+           "Copy it to every node of the cluster, over ssh or with your configuration tool, and set in poised.conf "
+           "there:\n"
+           "  keys = %s\n",
+           path, user ? ", of user " : "", user ? UNIT_USER : "", keys.public, path);
     explicit_bzero(&keys, sizeof keys);
     return CTL_OK;
 }
@@ -51,8 +53,8 @@ int keygen_command(const struct ctl_command *command, int argc, char **argv)
     const char *words[1];
     bool show_public = false;
     const struct ctl_option options[] = {
-        {"show-public", CTL_FLAG, &show_public, NULL, "print the public half of a FILE that exists: compare nodes by it", 0,
-         0},
+        {"show-public", CTL_FLAG, &show_public, NULL,
+         "print the public half of a FILE that exists: compare nodes by it", 0, 0},
     };
     int status;
 

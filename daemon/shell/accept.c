@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libzmq accepts in a thread of its own and asks nobody. So this program has an accept4() of its own, which libzmq's calls
- * reach before libc's: it accepts, and ends at once what is above a limit, which libzmq takes for a connection that went
- * away. All other sockets of the process pass through.
+ * libzmq accepts in a thread of its own and asks nobody. So this program has an accept4() of its own, which libzmq's
+ * calls reach before libc's: it accepts, and ends at once what is above a limit, which libzmq takes for a connection
+ * that went away. All other sockets of the process pass through.
  *
  * A user's connections are counted when they come. Nobody says here when they end, so who seems to be at the limit is
  * counted anew, at most every RECOUNT_MS: a descriptor is still one of his if it is a stream whose other end is his.
@@ -114,7 +114,8 @@ static bool is_guarded(const struct accept_guard *guard, int listener)
            at.sun_family == AF_UNIX && strncmp(at.sun_path, state.at.sun_path, sizeof at.sun_path) == 0;
 }
 
-__attribute__((visibility("default"))) int accept4(int listener, struct sockaddr *address, socklen_t *n_address, int flags)
+__attribute__((visibility("default"))) int accept4(int listener, struct sockaddr *address, socklen_t *n_address,
+                                                   int flags)
 {
     struct accept_guard *guard = atomic_load(&state.guard);
     int fd = (int)syscall(SYS_accept4, listener, address, n_address, flags);
@@ -135,9 +136,10 @@ __attribute__((visibility("default"))) int accept4(int listener, struct sockaddr
 static void on_refused(uv_async_t *async)
 {
     (void)async;
-    log_line(LOG_LINE_WARNING, "ZeroMQ connections of uid %u are refused: it has %u, or no file descriptor is left (%llu "
-                               "refused so far)", atomic_load(&state.refused_uid), state.max_of_a_user,
-             (unsigned long long)atomic_load(&state.refused));
+    log_line(LOG_LINE_WARNING,
+             "ZeroMQ connections of uid %u are refused: it has %u, or no file descriptor is left (%llu "
+             "refused so far)",
+             atomic_load(&state.refused_uid), state.max_of_a_user, (unsigned long long)atomic_load(&state.refused));
 }
 
 uint64_t accept_guard_refused(void)

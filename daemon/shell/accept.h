@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How many ZeroMQ connections this process takes at the socket that everybody on the machine may connect to: so many of one
- * user, and none that would use up the file descriptors. libzmq has no such limit, and aborts the process when an accept at a
- * unix socket finds no descriptor left.
+ * How many ZeroMQ connections this process takes at the socket that everybody on the machine may connect to: so many of
+ * one user, and none that would use up the file descriptors. libzmq has no such limit, and aborts the process when an
+ * accept at a unix socket finds no descriptor left.
  */
 #ifndef POISE_SHELL_ACCEPT_H
 #define POISE_SHELL_ACCEPT_H

@@ -45,7 +45,8 @@ static const struct setting settings[] = {
     {"node-name", KIND_TEXT, PLACE(node_name), 0, 0, "", false, "NAME",
      "in messages and status (default: the host's name)"},
     {"listen", KIND_TEXT, PLACE(listen), 0, 0, "auto", false, "LIST",
-     "where nodes of other poised reach this one as coordinator: tcp://HOST[:PORT], ipc:///PATH, none, or auto: tcp://* "
+     "where nodes of other poised reach this one as coordinator: tcp://HOST[:PORT], ipc:///PATH, none, or auto: "
+     "tcp://* "
      "with keys, none without"},
     {"keys", KIND_TEXT, PLACE(keys), 0, 0, "none", false, "FILE",
      "the cluster's key, the same file on all nodes (poisectl keygen), or none"},

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A CURVE server proves that it has the cluster's secret, since clients name its public half; that a client has it is for
- * ZAP to ask: without a handler libzmq admits every client that knows the public key. Requests come by a REP socket at a
- * name that is fixed by ZAP (RFC 27), one at a time, and are answered in the loop; a handshake waits that long.
+ * A CURVE server proves that it has the cluster's secret, since clients name its public half; that a client has it is
+ * for ZAP to ask: without a handler libzmq admits every client that knows the public key. Requests come by a REP socket
+ * at a name that is fixed by ZAP (RFC 27), one at a time, and are answered in the loop; a handshake waits that long.
  */
 #include "daemon/shell/curve.h"
 
@@ -42,14 +42,17 @@ static bool admit(struct curve *curve, const struct request *r)
     curve->counters.admitted += known;
     curve->counters.denied += !known;
     if (!known)
-        log_line(LOG_LINE_WARNING, "node at %s is not admitted: its key is not this poised's; copy the same file of keys "
-                                   "to all nodes", *address ? zwatch_plain(address) : "(this host)");
+        log_line(LOG_LINE_WARNING,
+                 "node at %s is not admitted: its key is not this poised's; copy the same file of keys "
+                 "to all nodes",
+                 *address ? zwatch_plain(address) : "(this host)");
     return known;
 }
 
 static void answer(struct curve *curve, const struct request *r, bool known)
 {
-    const char *const parts[] = {known ? "200" : "400", known ? "OK" : "not a key of this cluster", known ? "node" : "", ""};
+    const char *const parts[] = {known ? "200" : "400", known ? "OK" : "not a key of this cluster", known ? "node" : "",
+                                 ""};
     zmq_send(curve->socket, "1.0", 3, ZMQ_SNDMORE | ZMQ_DONTWAIT);
     zmq_send(curve->socket, r->frame[ZAP_REQUEST], r->n[ZAP_REQUEST], ZMQ_SNDMORE | ZMQ_DONTWAIT);
     for (int i = 0; i < 4; i++)

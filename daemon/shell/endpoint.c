@@ -112,9 +112,10 @@ static int parse_tcp(const char *text, enum endpoint_use use, bool allowed, stru
     if (strcmp(host.name, "localhost") == 0)
         strcpy(host.name, "127.0.0.1");
     if (!is_loopback(&host) && !allowed)
-        return bad(err, -EPERM, text,
-                   "it is beyond loopback, and poised has no keys: make them with poisectl keygen FILE, copy FILE to all "
-                   "nodes and set keys = FILE (or set insecure = yes on a network that you trust)");
+        return bad(
+            err, -EPERM, text,
+            "it is beyond loopback, and poised has no keys: make them with poisectl keygen FILE, copy FILE to all "
+            "nodes and set keys = FILE (or set insecure = yes on a network that you trust)");
     endpoint->is_loopback = is_loopback(&host);
     endpoint->is_any = strcmp(host.name, "*") == 0 || strcmp(host.name, "0.0.0.0") == 0 || strcmp(host.name, "::") == 0;
     endpoint->port = host.port;

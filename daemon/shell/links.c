@@ -165,7 +165,8 @@ static int open_again(struct uplink *link, struct poise_err *err)
 
 /* ----------------------------------------------------------------------------------------------------------- public */
 
-/* What is said to a coordinator tells which epochs it works for: a heartbeat names all, other messages one that may be new. */
+/* What is said to a coordinator tells which epochs it works for: a heartbeat names all, other messages one that may be
+ * new. */
 static void subscribe(struct uplink *link, const struct wire_message *msg)
 {
     struct wire_id epochs[64]; /* more jobs than a node has; a heartbeat of more leaves the others subscribed */

@@ -41,7 +41,8 @@ static struct peer *find(const struct listener *listener, uint64_t id)
 }
 
 /* Where it is, from what ZeroMQ knows of the connection that the message came by: an address, and of an ipc endpoint
- * what the kernel says of the process, ":UID:GID:PID", before which libzmq may put "localhost" (TCP has numbers there). */
+ * what the kernel says of the process, ":UID:GID:PID", before which libzmq may put "localhost" (TCP has numbers there).
+ */
 static void place(const struct listener *listener, struct peer *peer, zmq_msg_t *body)
 {
     const char *address = zmq_msg_gets(body, "Peer-Address");
@@ -287,8 +288,8 @@ int listener_init(struct listener *listener, uv_loop_t *loop, const struct liste
                                   .zpoll = {.data = listener}};
     if (strcmp(config->list, "none") == 0)
         return 0;
-    int rc = endpoints_parse(config->list, ENDPOINT_LISTEN, config->allowed, listener->endpoints, &listener->n_endpoints,
-                             err);
+    int rc = endpoints_parse(config->list, ENDPOINT_LISTEN, config->allowed, listener->endpoints,
+                             &listener->n_endpoints, err);
     if (rc < 0 || (rc = make_sockets(listener, loop, config->context, err)) < 0 || (rc = bind_all(listener, err)) < 0 ||
         (rc = zpoll_init(&listener->zpoll, loop, listener->router, on_readable, err)) < 0)
         return rc;

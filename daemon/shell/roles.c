@@ -344,7 +344,8 @@ int roles_init(struct roles *roles, uv_loop_t *loop, const struct config *config
 
 void roles_poisoned(struct roles *roles, const struct coordinator_mark *what, const char *who)
 {
-    struct coordinator_event event = {.kind = COORDINATOR_POISONED, .epoch = what->epoch, .step = what->step, .who = who};
+    struct coordinator_event event = {
+        .kind = COORDINATOR_POISONED, .epoch = what->epoch, .step = what->step, .who = who};
     struct poise_err err = {0};
     if (step_coordinator(roles, &event, &err) < 0)
         log_line(LOG_LINE_ERROR, "%s", err.text);

@@ -256,8 +256,9 @@ static const char *reason(const struct links *links, const struct zwatch_event *
     if (e->event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) {
         if (before)
             return before;
-        return links->keys->set ? "it ends the connection: its key is another one, copy the same file of keys to all nodes"
-                                : "it ends the connection before it says who it is";
+        return links->keys->set
+                   ? "it ends the connection: its key is another one, copy the same file of keys to all nodes"
+                   : "it ends the connection before it says who it is";
     }
     if (e->value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
         return links->keys->set ? "it has no keys, this node has: set keys there as well"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The monitor of libzmq 4.3 tells of a failed handshake without saying whose. It tells of the descriptor when a connection
- * is accepted, and again right after the failure, when it ends: the address is looked up at the first and remembered. A
- * connection that ends before it can be looked up has none.
+ * The monitor of libzmq 4.3 tells of a failed handshake without saying whose. It tells of the descriptor when a
+ * connection is accepted, and again right after the failure, when it ends: the address is looked up at the first and
+ * remembered. A connection that ends before it can be looked up has none.
  *
  * Somebody with a wrong key comes again every second: a line an address and minute says enough.
  */
@@ -121,8 +121,9 @@ static void tell(struct zwatch *watch, const char *address, const char *why)
         told->n++;
         if (now < told->at_ms + TELL_MS)
             return;
-        log_line(watch->perhaps ? LOG_LINE_INFO : LOG_LINE_WARNING, "%s tried %llu times in %llu s to connect as node: %s",
-                 *host ? host : "somebody", (unsigned long long)told->n, (unsigned long long)(now - told->at_ms) / 1000, why);
+        log_line(watch->perhaps ? LOG_LINE_INFO : LOG_LINE_WARNING,
+                 "%s tried %llu times in %llu s to connect as node: %s", *host ? host : "somebody",
+                 (unsigned long long)told->n, (unsigned long long)(now - told->at_ms) / 1000, why);
         told->at_ms = now;
         told->n = 0;
         return;
@@ -148,8 +149,9 @@ static void take(struct zwatch *watch, const struct zwatch_event *e)
         break;
     case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL: /* whoever sees first that two do not fit ends the connection */
         watch->failed++;
-        watch->why = watch->has_keys ? "it gave up in the handshake, as a node does that has no keys or others"
-                                     : "it gave up in the handshake, as a node does that has keys: this poised has none";
+        watch->why = watch->has_keys
+                         ? "it gave up in the handshake, as a node does that has no keys or others"
+                         : "it gave up in the handshake, as a node does that has keys: this poised has none";
         watch->perhaps = true;
         break;
     case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A user who connects to poised.zmq again and again, and says nothing: his connections are bounded, poised lives, other users
- * are served, and so is he when he lets go.
+ * A user who connects to poised.zmq again and again, and says nothing: his connections are bounded, poised lives, other
+ * users are served, and so is he when he lets go.
  */
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -30,7 +30,8 @@ static void connect_many(void)
     snprintf(at.sun_path, sizeof at.sun_path, "%s/poised.zmq", daemon_.dir);
     for (int i = 0; i < N_FLOOD; i++) {
         flood[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        cr_assert(flood[i] >= 0 && connect(flood[i], (struct sockaddr *)&at, sizeof at) == 0, "%d: %s", i, strerror(errno));
+        cr_assert(flood[i] >= 0 && connect(flood[i], (struct sockaddr *)&at, sizeof at) == 0, "%d: %s", i,
+                  strerror(errno));
     }
 }
 
@@ -74,8 +75,8 @@ Test(flood, of_one_user_is_bounded_and_harms_no_other, .timeout = 60)
     test_daemon_wait_log(&daemon_, "are refused: it has 68");
     cr_assert_leq(test_daemon_n_fds(&daemon_) - before, 68 + 8);
     cr_assert_eq(test_daemon_http(&daemon_, false, "/metrics", &body), 200);
-    cr_assert(strstr(body, "poise_refused_connections_total ") && !strstr(body, "poise_refused_connections_total 0\n"), "%s",
-              body);
+    cr_assert(strstr(body, "poise_refused_connections_total ") && !strstr(body, "poise_refused_connections_total 0\n"),
+              "%s", body);
     free(body);
     if (geteuid() == 0) {
         cr_assert_eq(opens(0), 1, "who floods is at his limit");
@@ -98,8 +99,8 @@ static int flood_and_hold(const struct rank_context *c)
     return 0;
 }
 
-/* Before there was a limit, this ended poised: libzmq aborts where an accept at a unix socket finds no descriptor. The limit
- * of this test cannot be raised again, so who floods is there before. */
+/* Before there was a limit, this ended poised: libzmq aborts where an accept at a unix socket finds no descriptor. The
+ * limit of this test cannot be raised again, so who floods is there before. */
 Test(flood, of_all_descriptors_does_not_end_poised, .timeout = 60)
 {
     const struct rlimit few = {160, 160};

@@ -23,7 +23,8 @@ static const char *flags[3][8];
 
 static void restart(struct test_daemon *daemon, int i, const char *name, bool listens)
 {
-    const char *all[] = {"--node-name", name, "--silence-ms", "1000", "--listen", listens ? endpoints[i] : "none", NULL};
+    const char *all[] = {"--node-name", name, "--silence-ms", "1000", "--listen", listens ? endpoints[i] : "none",
+                         NULL};
     memcpy(flags[i], all, sizeof all);
     test_daemon_restart(daemon, flags[i]);
 }
@@ -91,7 +92,8 @@ static void run_and_kill_the_head(const char *arg)
 {
     pid_t pid[N_RANKS];
     for (uint32_t r = 0; r < N_RANKS; r++) {
-        struct rank_context context = {.rank = r, .n_ranks = N_RANKS, .dir = nodes[r / 2].dir, .board = board, .arg = arg};
+        struct rank_context context = {
+            .rank = r, .n_ranks = N_RANKS, .dir = nodes[r / 2].dir, .board = board, .arg = arg};
         pid[r] = rank_start(&context, train);
     }
     board_wait(board, FLAG_STEP, N_RANKS * 10);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several jobs with several groups each on the same daemons do not disturb each other: every group has its own steps, the
- * death of a rank ends its own group alone, and a node gets the beacons of its own epochs only.
+ * Several jobs with several groups each on the same daemons do not disturb each other: every group has its own steps,
+ * the death of a rank ends its own group alone, and a node gets the beacons of its own epochs only.
  */
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keys between nodes and coordinators: with the same file on both a group runs; with a wrong, a missing or a one-sided key
- * both sides say what is wrong, the log, status and the trainer's own error alike, long before anybody's patience ends.
+ * Keys between nodes and coordinators: with the same file on both a group runs; with a wrong, a missing or a one-sided
+ * key both sides say what is wrong, the log, status and the trainer's own error alike, long before anybody's patience
+ * ends.
  */
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -58,7 +59,8 @@ static char endpoint[64];
 
 static void start(struct test_daemon *daemon, const char *name, const char *file, const char *listen)
 {
-    const char *flags[] = {"--node-name", name, "--node-timeout-ms", NODE_TIMEOUT, "--listen", listen, "--keys", file, NULL};
+    const char *flags[] = {"--node-name", name, "--node-timeout-ms", NODE_TIMEOUT, "--listen", listen, "--keys",
+                           file,          NULL};
     test_daemon_start(daemon, flags);
 }
 
@@ -104,7 +106,8 @@ static struct poise_options plan_only(const struct rank_context *c)
 static void one_step(struct poise *p, uint64_t step, uint32_t rank)
 {
     const int64_t length[2] = {0, 1 + rank};
-    struct poise_sample sample = {.length = length, .loss_tokens = 1, .bytes = 1, .micro_batch = POISE_DEFAULT_MICRO_BATCH};
+    struct poise_sample sample = {
+        .length = length, .loss_tokens = 1, .bytes = 1, .micro_batch = POISE_DEFAULT_MICRO_BATCH};
     struct poise_err err;
     EXPECT(poise_submit(p, step, &sample, 1, sizeof sample, -1, &err) == 0, "%s", err.text);
     for (bool last = false; !last;) {
@@ -216,7 +219,8 @@ Test(keys, a_coordinator_without_keys_is_told_on_both_sides)
                                 "as a node does that has keys"});
 }
 
-/* Who has the public half only, as anybody who looked over a shoulder: it is asked for its own key, and that is no good. */
+/* Who has the public half only, as anybody who looked over a shoulder: it is asked for its own key, and that is no
+ * good. */
 Test(keys, a_stranger_who_knows_the_public_key_is_not_admitted)
 {
     struct keys own;
