@@ -22,7 +22,7 @@
 #define WARN_MS    60000 /* alive and slow is worth a notice */
 #define RECORD_MS  200   /* between two looks at what the record lacks */
 #define RECORD_CLOSE_MS 1000 /* so long a closing handle waits for the record's last steps, which come at once */
-#define DONE_CLOSE_MS 2000 /* so long a closing handle tries to tell senders on other nodes that it is done with their steps */
+#define DONE_CLOSE_MS 2000 /* so long a closing handle tries to tell senders on other nodes that it is done */
 #define FLUSH_MS   200   /* for LEAVE to leave this process; poised waits a moment for it when the connection ends */
 
 void engine_fail(struct poise *p, const struct poise_err *why)

@@ -311,6 +311,12 @@ bool shuffle_step(struct poise *p);
 /* Forgets the step that is being collected; its micro-batches are not filled any further. */
 void shuffle_abandon(struct poise *p);
 
+/* ------------------------------------------------------------------------------------------------------ neighbours.c */
+
+/* Looks at this node's ranks when a step is collected: a notice where one submitted the same samples as this one again and
+ * again. Returns the time from the last rank's submission to the outcome here; 0: not known. */
+uint64_t neighbours_look(struct poise *p, uint64_t step);
+
 /* --------------------------------------------------------------------------------------------------------- retire.c */
 
 /* A step of this rank was decided: its receivers are awaited. PLAN only. */

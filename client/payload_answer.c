@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GATHER_BYTES (16u << 10) /* a run below this is copied: half of a frame's fixed cost would be its own otherwise */
+#define GATHER_BYTES (16u << 10) /* a run below this is copied: a frame of its own would cost more */
 #define CHUNK_BYTES  (64u << 10)
 #define MAX_CHUNKS   (PAYLOAD_PIECE_BYTES / CHUNK_BYTES + 1)
 /* Each long run ends a gathered frame, and each full chunk does. */

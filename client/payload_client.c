@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One pull at a time for each sender (a step is collected as a whole), all senders side by side. Asks go out as far as
- * credit allows, in the order of the micro-batches; answers are written to their places as they come. So a sender never
- * has more than PAYLOAD_PEER_ASKS of this rank's asks, and ZeroMQ never holds more than PAYLOAD_ALL_BYTES for it.
+ * credit allows, in the order of the micro-batches; answers are written to their places as they come. So a sender
+ * never has more than PAYLOAD_PEER_ASKS of this rank's asks, and ZeroMQ never holds more than PAYLOAD_ALL_BYTES for
+ * it.
  *
- * A sender that is slow, or says "not yet", is waited for. One that refuses what the plan gives, or answers with what does
- * not fit, ends the epoch with its name: nothing else could be done about it. Bytes that are no message end the connection.
+ * A sender that is slow, or says "not yet", is waited for. One that refuses what the plan gives, or answers with what
+ * does not fit, ends the epoch with its name: nothing else could be done about it. Bytes that are no message end the
+ * connection.
  */
 #include "client/payload_client.h"
 
@@ -98,7 +100,7 @@ static bool wants_connection(const struct sender *sender)
     return !sender->forgotten && (sender->pull || sender->done != sender->heard);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- pulls */
+/* ------------------------------------------------------------------------------------------------------------ pulls */
 
 static int begin(struct payload_client *client, const struct transport_step *step, struct source *source,
                  struct poise_err *err)
@@ -216,7 +218,7 @@ const char *payload_client_waits_for(struct payload_client *client, const struct
     return text;
 }
 
-/* ------------------------------------------------------------------------------------------------------------ sending */
+/* ---------------------------------------------------------------------------------------------------------- sending */
 
 static int say_done(struct payload_client *client, struct sender *sender)
 {
@@ -295,7 +297,7 @@ static bool send_some(struct payload_client *client, struct sender *sender, uint
     return any;
 }
 
-/* ---------------------------------------------------------------------------------------------------------- receiving */
+/* -------------------------------------------------------------------------------------------------------- receiving */
 
 /* The connection is a new one: nothing that was said on the old one counts. */
 static void say_all_again(struct sender *sender)
@@ -411,7 +413,7 @@ static bool receive(struct payload_client *client, struct sender *sender, uint64
     return any;
 }
 
-/* -------------------------------------------------------------------------------------------------------------- turns */
+/* ------------------------------------------------------------------------------------------------------------ turns */
 
 /* Closes the idle connection that was used last the longest ago. */
 static bool close_idle(struct payload_client *client)
@@ -493,7 +495,8 @@ static uint64_t next_of(const struct payload_client *client, const struct sender
     uint64_t next = payload_peer_next_ms(&sender->peer);
 
     if (sender->peer.state == PEER_CLOSED)
-        return wants_connection(sender) && client->stats.n_open < PAYLOAD_MAX_PEERS ? sender->peer.retry_ms : UINT64_MAX;
+        return wants_connection(sender) && client->stats.n_open < PAYLOAD_MAX_PEERS ? sender->peer.retry_ms
+                                                                                   : UINT64_MAX;
     if (!wants_connection(sender))
         return sender->peer.used_ms + IDLE_MS;
     for (const struct ask *ask = sender->pull ? sender->pull->asks : NULL; ask; ask = ask->next)
@@ -510,7 +513,7 @@ uint64_t payload_client_next_ms(const struct payload_client *client, uint64_t no
         uint64_t at = next_of(client, client->senders[client->active[i]]);
         next = at < next ? at : next;
     }
-    return next > now_ms ? next : now_ms + 1; /* what is due and could not be done (full, no memory) is tried again soon */
+    return next > now_ms ? next : now_ms + 1; /* what is due and could not be done (no memory) is tried again soon */
 }
 
 void payload_client_stats(const struct payload_client *client, struct payload_client_stats *ret_stats)

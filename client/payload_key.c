@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One key pair for all: a key a rank would be a roster of 122 MB at 4,096 ranks, and whoever is in the epoch may read its
- * payload anyhow. ZeroMQ asks a ZAP handler of the same context about every connection to a CURVE server and waits; the
- * engine answers from its loop. What is asked is bounded by what libzmq makes of it: six short frames and the key.
+ * One key pair for all: a key a rank would be a roster of 122 MB at 4,096 ranks, and whoever is in the epoch may read
+ * its payload anyhow. ZeroMQ asks a ZAP handler of the same context about every connection to a CURVE server and
+ * waits; the engine answers from its loop. What is asked is bounded by what libzmq makes of it: six short frames and
+ * the key.
  */
 #include "client/payload_key.h"
 
@@ -69,7 +70,7 @@ int payload_key_use(void *socket, const struct payload_key *key, bool server)
     return 0;
 }
 
-/* --------------------------------------------------------------------------------------------------------------- ZAP */
+/* -------------------------------------------------------------------------------------------------------------- ZAP */
 
 struct payload_zap {
     void *socket;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A connection that is lost is made again for as long as something is wanted of its peer: whether the peer is dead is not
- * for this side to judge, poised will say. So failures only set a text, which poise_next() shows when it has waited long
- * enough, and a delay. A key that does not fit is different: no patience mends it, so it is a notice at once as well.
+ * A connection that is lost is made again for as long as something is wanted of its peer: whether the peer is dead is
+ * not for this side to judge, poised will say. So failures only set a text, which poise_next() shows when it has
+ * waited long enough, and a delay. A key that does not fit is different: no patience mends it, so it is a notice at
+ * once as well.
  */
 #include "client/payload_peer.h"
 
@@ -160,7 +161,8 @@ void payload_peer_welcomed(const struct payload_group *group, struct payload_pee
 
     if (peer->state != PEER_HELLO)
         return;
-    if (!wire_id_is(welcome->epoch, group->epoch) || welcome->rank != peer->rank || welcome->replica != group->replica ||
+    if (!wire_id_is(welcome->epoch, group->epoch) || welcome->rank != peer->rank ||
+        welcome->replica != group->replica ||
         wire_incarnation_compare(&welcome->incarnation, &member->incarnation) != 0) {
         payload_peer_fail(peer, now_ms, "what answers there is another process (rank %u, replica %u)", welcome->rank,
                           welcome->replica);

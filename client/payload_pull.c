@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Asks are cut so that an answer is at most one piece: a large sample takes several, and of small ones many go into one.
- * Nothing is counted as here before it was checked and written, and only once: when an ask is answered it is gone, so a
- * second answer finds none.
+ * Asks are cut so that an answer is at most one piece: a large sample takes several, and of small ones many go into
+ * one. Nothing is counted as here before it was checked and written, and only once: when an ask is answered it is
+ * gone, so a second answer finds none.
  */
 #include "client/payload_pull.h"
 
@@ -46,7 +46,7 @@ void pull_begin_payload(struct pull *pull)
         pull->n_left += bytes_of(pull, i);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- asking */
+/* ----------------------------------------------------------------------------------------------------------- asking */
 
 static struct ask *add(struct pull *pull, uint32_t request)
 {
@@ -164,8 +164,8 @@ static uint32_t put_extents(const struct pull *pull, const struct ask *ask, unsi
     return n;
 }
 
-void pull_message(const struct pull *pull, const struct ask *ask, const struct payload_group *group, unsigned char *room,
-                  struct payload_message *ret_msg)
+void pull_message(const struct pull *pull, const struct ask *ask, const struct payload_group *group,
+                  unsigned char *room, struct payload_message *ret_msg)
 {
     const struct transport_step *step = pull->step;
     struct payload_message msg = {.type = ask->entries ? PAYLOAD_ASK_ENTRIES : PAYLOAD_ASK_DATA,
@@ -186,7 +186,7 @@ void pull_message(const struct pull *pull, const struct ask *ask, const struct p
     *ret_msg = msg;
 }
 
-/* ------------------------------------------------------------------------------------------------------------ answers */
+/* ---------------------------------------------------------------------------------------------------------- answers */
 
 int pull_take_entries(struct pull *pull, struct ask *ask, const struct payload_message *msg, struct poise_err *err)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A receiver is known by the routing id that the ROUTER gave to its connection, bound at HELLO to a process of the roster:
- * rank, replica and incarnation, which only members know. What it asks for must name the step's plan and be given to it
- * by that plan; anything else is answered with a refusal and counted. An ask that comes before this rank knows the
- * outcome is kept: the nodes of a group hear of it within milliseconds of each other.
+ * A receiver is known by the routing id that the ROUTER gave to its connection, bound at HELLO to a process of the
+ * roster: rank, replica and incarnation, which only members know. What it asks for must name the step's plan and be
+ * given to it by that plan; anything else is answered with a refusal and counted. An ask that comes before this rank
+ * knows the outcome is kept: the nodes of a group hear of it within milliseconds of each other.
  *
  * Receivers are served in turn, one answer each, as long as not too much is under way and the limit on bytes a second
  * allows; what is kept of one receiver is bounded by a number that ours never reaches.
@@ -115,7 +115,7 @@ void payload_server_free(struct payload_server *server)
     free(server);
 }
 
-/* ------------------------------------------------------------------------------------------------------------ replies */
+/* ---------------------------------------------------------------------------------------------------------- replies */
 
 static struct payload_message reply_to(const struct payload_server *server, const struct payload_message *msg,
                                        enum payload_type type)
@@ -168,7 +168,7 @@ void payload_server_forget(struct payload_server *server, uint32_t rank)
     }
 }
 
-/* -------------------------------------------------------------------------------------------------------------- HELLO */
+/* ------------------------------------------------------------------------------------------------------------ HELLO */
 
 static bool is_member(const struct payload_group *group, const struct payload_message *msg)
 {
@@ -201,7 +201,7 @@ static void take_hello(struct payload_server *server, const unsigned char *id, c
     payload_send(server->router, id, ID_BYTES, &welcome);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- answering */
+/* -------------------------------------------------------------------------------------------------------- answering */
 
 /* Why a step is not served, as a refusal. 0: it is. -EAGAIN: later. */
 static int check_step(struct payload_server *server, const struct conn *conn, const struct payload_message *msg,
@@ -217,8 +217,8 @@ static int check_step(struct payload_server *server, const struct conn *conn, co
         refuse(server, conn->id, msg, PAYLOAD_STALE, "step %" PRIu64 " is over at rank %" PRIu32, msg->step,
                server->group->rank);
     } else if (!wire_id_is(step->plan_id, msg->plan_id) || !wire_id_is(step->table_hash, msg->table_hash)) {
-        refuse(server, conn->id, msg, PAYLOAD_OTHER_PLAN, "step %" PRIu64 " has another plan or field table at rank %" PRIu32,
-               msg->step, server->group->rank);
+        refuse(server, conn->id, msg, PAYLOAD_OTHER_PLAN,
+               "step %" PRIu64 " has another plan or field table at rank %" PRIu32, msg->step, server->group->rank);
         rc = -EPERM;
     }
     return rc;
@@ -232,8 +232,8 @@ static int read_sample(struct payload_server *server, const struct conn *conn, c
     int rc;
 
     if (index >= step->n_out || step->out_rank[index] != conn->rank) {
-        refuse(server, conn->id, msg, PAYLOAD_NOT_YOURS, "sample %" PRIu32 " of step %" PRIu64 " is not rank %" PRIu32 "'s",
-               index, msg->step, conn->rank);
+        refuse(server, conn->id, msg, PAYLOAD_NOT_YOURS,
+               "sample %" PRIu32 " of step %" PRIu64 " is not rank %" PRIu32 "'s", index, msg->step, conn->rank);
         return -EPERM;
     }
     rc = server->calls->sample(server->context, msg->step, index, ret_sample, server->values, &why);
@@ -243,7 +243,8 @@ static int read_sample(struct payload_server *server, const struct conn *conn, c
     return -EIO;
 }
 
-/* 0 answered or refused; -EAGAIN the connection takes no more, or a sample cannot be read yet; -EHOSTUNREACH it is gone. */
+/* 0 answered or refused; -EAGAIN the connection takes no more, or a sample cannot be read yet; -EHOSTUNREACH it is
+ * gone. */
 static int answer_entries(struct payload_server *server, const struct conn *conn, const struct payload_message *msg,
                           const struct payload_step *step)
 {
@@ -390,7 +391,7 @@ static bool serve_some(struct payload_server *server, uint64_t now_ns)
     return any;
 }
 
-/* ---------------------------------------------------------------------------------------------------------- receiving */
+/* -------------------------------------------------------------------------------------------------------- receiving */
 
 static void keep(struct payload_server *server, struct conn *conn, const struct payload_message *msg)
 {

@@ -12,9 +12,10 @@
 
 #define BACKLOG    1024 /* all ranks connect within a moment when the first step goes out */
 #define HIGH_WATER 1000 /* messages of one connection: far above what credit allows, so only a liar gets there */
-/* TCP alone would notice a host that vanished after a quarter of an hour. A ping makes something unacknowledged, and after
- * TCP_MAXRT_MS the kernel gives up; a link that is only slow acknowledges in time, whatever is queued in front of the ping.
- * So the answer to the ping itself may take as long as a piece on the slowest link that is of any use. */
+/* TCP alone would notice a host that vanished after a quarter of an hour. A ping makes something unacknowledged,
+ * and after TCP_MAXRT_MS the kernel gives up; a link that is only slow acknowledges in time, whatever is queued in
+ * front of the ping. So the answer to the ping itself may take as long as a piece on the slowest link that is of
+ * any use. */
 #define PING_MS         2000
 #define PING_TIMEOUT_MS 60000
 #define TCP_MAXRT_MS    15000

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The header is written and read member by member at fixed places, so that neither padding nor byte order of a struct is
- * on the wire. What comes in is checked here once: sizes against counts, counts against bounds, entries against the field
- * table and the plan, as directory.c does it for memory that a peer can write.
+ * The header is written and read member by member at fixed places, so that neither padding nor byte order of a struct
+ * is on the wire. What comes in is checked here once: sizes against counts, counts against bounds, entries against the
+ * field table and the plan, as directory.c does it for memory that a peer can write.
  */
 #include "client/payload_wire.h"
 
@@ -110,7 +110,7 @@ const char *payload_refusal_text(uint32_t code)
     return code < PAYLOAD_N_REFUSALS && texts[code] ? texts[code] : "no reason";
 }
 
-/* ------------------------------------------------------------------------------------------------------------ header */
+/* ----------------------------------------------------------------------------------------------------------- header */
 
 size_t payload_wire_bytes(const struct payload_message *msg)
 {
@@ -181,7 +181,8 @@ static int check_extents(const struct payload_message *msg, struct poise_err *er
     return 0;
 }
 
-int payload_wire_decode(const unsigned char *frame, size_t n_bytes, struct payload_message *ret_msg, struct poise_err *err)
+int payload_wire_decode(const unsigned char *frame, size_t n_bytes, struct payload_message *ret_msg,
+                        struct poise_err *err)
 {
     struct payload_message msg;
     int rc;
@@ -189,8 +190,8 @@ int payload_wire_decode(const unsigned char *frame, size_t n_bytes, struct paylo
     if (n_bytes < PAYLOAD_HEADER_BYTES || get32(frame + AT_MAGIC) != MAGIC)
         return err_set(err, -EPROTO, "%zu bytes that are no message about payload", n_bytes);
     if (get16(frame + AT_VERSION) != PAYLOAD_VERSION)
-        return err_set(err, -EPROTONOSUPPORT, "a message about payload of version %u, not %u", get16(frame + AT_VERSION),
-                       PAYLOAD_VERSION);
+        return err_set(err, -EPROTONOSUPPORT, "a message about payload of version %u, not %u",
+                       get16(frame + AT_VERSION), PAYLOAD_VERSION);
     msg = (struct payload_message){
         .type = get16(frame + AT_TYPE),
         .request = get32(frame + AT_REQUEST),
@@ -215,7 +216,8 @@ int payload_wire_decode(const unsigned char *frame, size_t n_bytes, struct paylo
         return err_set(err, -EPROTO, "%s of rank %" PRIu32 ", replica %" PRIu32, payload_type_name(msg.type), msg.rank,
                        msg.replica);
     if (msg.type == PAYLOAD_DATA ? msg.bytes == 0 || msg.bytes > PAYLOAD_PIECE_BYTES : msg.bytes != 0)
-        return err_set(err, -EPROTO, "%s announces %" PRIu64 " bytes of payload", payload_type_name(msg.type), msg.bytes);
+        return err_set(err, -EPROTO, "%s announces %" PRIu64 " bytes of payload", payload_type_name(msg.type),
+                       msg.bytes);
     rc = check_items(&msg, err);
     if (rc == 0)
         rc = check_extents(&msg, err);
@@ -224,7 +226,7 @@ int payload_wire_decode(const unsigned char *frame, size_t n_bytes, struct paylo
     return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------------------- items */
+/* ------------------------------------------------------------------------------------------------------------ items */
 
 uint32_t payload_index(const struct payload_message *msg, uint32_t i)
 {
@@ -252,7 +254,7 @@ void payload_put_extent(unsigned char *items, uint32_t i, const struct payload_e
     put64(at + 8, extent->offset);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- entries */
+/* ---------------------------------------------------------------------------------------------------------- entries */
 
 #define SAMPLE_BYTES 48u
 #define VALUE_BYTES  8u /* and 8 an axis */
@@ -288,7 +290,8 @@ size_t payload_put_entry(unsigned char *room, const struct directory_sample *sam
 void payload_entries_begin(const struct payload_message *msg, const struct wire_table *table, uint32_t rank,
                            struct payload_entries *ret_entries)
 {
-    *ret_entries = (struct payload_entries){.at = msg->items, .n_left = msg->n_item_bytes, .table = table, .rank = rank};
+    *ret_entries =
+        (struct payload_entries){.at = msg->items, .n_left = msg->n_item_bytes, .table = table, .rank = rank};
 }
 
 static const unsigned char *take(struct payload_entries *entries, size_t n_bytes)
@@ -364,8 +367,8 @@ int payload_next_entry(struct payload_entries *entries, uint32_t index, uint64_t
     }
     if (sample.bytes != total || (in_bytes != DIRECTORY_ANY_BYTES && total != in_bytes))
         return err_set_at(err, -EPROTO, entries->rank, index, NULL,
-                          "rank %" PRIu32 ", sample %" PRIu32 ": its fields have %" PRIu64 " bytes, its entry says %" PRIu64
-                          ", the plan %" PRIu64,
+                          "rank %" PRIu32 ", sample %" PRIu32 ": its fields have %" PRIu64
+                          " bytes, its entry says %" PRIu64 ", the plan %" PRIu64,
                           entries->rank, index, total, sample.bytes, in_bytes);
     *ret_sample = sample;
     return 0;

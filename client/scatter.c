@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A view of a sample is contiguous from some axis on: as a whole where a field is concatenated along its first axis, row
- * by row where it is padded or concatenated along a later one. So the innermost contiguous run is copied at a time, and
- * only a run's begin has to be found by dividing the offset through the axes before it.
+ * A view of a sample is contiguous from some axis on: as a whole where a field is concatenated along its first axis,
+ * row by row where it is padded or concatenated along a later one. So the innermost contiguous run is copied at a
+ * time, and only a run's begin has to be found by dividing the offset through the axes before it.
  */
 #include "client/scatter.h"
 

@@ -2,12 +2,13 @@
 /*
  * The receiving half of a step: from its outcome to micro-batches in memory. In step order, one at a time: get the
  * directory entries of the samples that come here, lay the micro-batches out, reserve room for all of them, bring the
- * payload to its places, check hashes, hand each micro-batch to the iterators, tell the senders. How entries and payload
- * of a sender come here is its transport's business (transport.h): out of its arena, or over the network into place; a
- * micro-batch is handed over when the last of its samples is there, whichever way it took.
+ * payload to its places, check hashes, hand each micro-batch to the iterators, tell the senders. How entries and
+ * payload of a sender come here is its transport's business (transport.h): out of its arena, or over the network into
+ * place; a micro-batch is handed over when the last of its samples is there, whichever way it took.
  *
  * Every phase may find that something is not there yet (a segment's offer, a message, room) and is then entered again
- * when the engine wakes up; copying is cut into pieces, so that the engine keeps answering. Own samples take the same way.
+ * when the engine wakes up; copying is cut into pieces, so that the engine keeps answering. Own samples take the same
+ * way.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -18,7 +19,6 @@
 #include "client/verify.h"
 #include "daemon/planner/err.h"
 
-#define TWIN_STEPS  3u         /* steps with the same samples on two ranks are no accident */
 #define PIECE_BYTES (8u << 20) /* about 2 ms of copying between two looks at messages */
 #define PATIENCE_NS 10000000000u /* the system has no memory for a step: longer than a peak, shorter than a hang */
 
@@ -462,52 +462,10 @@ static int fill(struct poise *p, struct poise_err *err)
 
 /* -------------------------------------------------------------------------------------------------------- finishing */
 
-/* Tensor-parallel peers that were taken for ranks of their own submit the same samples, and would train on half of
- * them. */
-static void look_for_twin(struct poise *p, uint32_t twin)
-{
-    p->twin_steps = twin != POISE_NONE && twin == p->twin ? p->twin_steps + 1 : twin != POISE_NONE;
-    p->twin = twin;
-    if (p->twin_steps != TWIN_STEPS)
-        return;
-    pthread_mutex_lock(&p->lock);
-    handle_notice(
-        p, p->shuffle->next, POISE_WARNING,
-        "ranks %u and %u submitted the same samples in %u steps: if both belong to one data-parallel rank (tensor, "
-        "context or pipeline parallel), make them its replicas: same rank, n_replicas, replica",
-        p->settings.join.rank, twin, TWIN_STEPS);
-    pthread_mutex_unlock(&p->lock);
-}
-
-/* What the control segments of this node tell about a step: returns the time from the last rank's submission to the
- * outcome here (peers' clocks are this one's), and looks for a rank that submitted the very same. */
-static uint64_t look_at_peers(struct poise *p)
-{
-    uint64_t last_ns = 0, step = p->shuffle->next, decided_ns = p->decided_ns[step % HANDLE_STEPS];
-    uint32_t twin = POISE_NONE;
-    struct control_place own = {0};
-
-    control_read(control_own(&p->control), step, &own);
-    last_ns = own.published_ns;
-    for (uint32_t rank = 0; rank < p->settings.join.n_ranks; rank++) {
-        struct control_view view;
-        struct control_place place;
-        if (rank == p->settings.join.rank || !peers_control(p->peers, rank, &view) ||
-            control_read(view, step, &place) < 0)
-            continue;
-        if (place.published_ns > last_ns)
-            last_ns = place.published_ns;
-        if (own.n_samples && place.n_samples == own.n_samples && place.digest == own.digest)
-            twin = rank;
-    }
-    look_for_twin(p, twin);
-    return last_ns && last_ns < decided_ns ? decided_ns - last_ns : 0;
-}
-
 static void count(struct poise *p)
 {
     struct shuffle *sh = p->shuffle;
-    uint64_t took_ns = handle_now_ns() - sh->begin_ns - sh->waited_ns, deciding_ns = look_at_peers(p);
+    uint64_t took_ns = handle_now_ns() - sh->begin_ns - sh->waited_ns, deciding_ns = neighbours_look(p, sh->next);
     uint64_t local = 0, remote = 0, assembled = 0;
 
     for (uint32_t i = 0; i < sh->slice->n_in; i++) {

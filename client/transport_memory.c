@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The way within a node: a control segment says where a step's directory is, the directory where the fields are, and
- * assemble_fill() copies them straight out of the sender's mapped arena. What is not offered yet is waited for; done is a
- * word in the own control segment and a ring at the sender's door. Own samples take the same way.
+ * assemble_fill() copies them straight out of the sender's mapped arena. What is not offered yet is waited for; done
+ * is a word in the own control segment and a ring at the sender's door. Own samples take the same way.
  */
 #include "client/transport_memory.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where payload between nodes meets the engine: the port and its address, the sockets' ZeroMQ context, who may connect,
- * and what the server is told of this rank's steps. Asking is payload_client.c, serving payload_server.c.
+ * Where payload between nodes meets the engine: the port and its address, the sockets' ZeroMQ context, who may
+ * connect, and what the server is told of this rank's steps. Asking is payload_client.c, serving payload_server.c.
  *
- * The port is taken before the JOIN, which announces it, but the key comes with the roster, and ZeroMQ wants it before it
- * binds: so a plain socket listens first (early peers wait in its backlog) and is handed to ZeroMQ then.
+ * The port is taken before the JOIN, which announces it, but the key comes with the roster, and ZeroMQ wants it before
+ * it binds: so a plain socket listens first (early peers wait in its backlog) and is handed to ZeroMQ then.
  */
 #include "client/transport_tcp.h"
 
@@ -56,7 +56,7 @@ static struct transport_tcp *tcp_of(struct transport *t)
     return (struct transport_tcp *)t;
 }
 
-/* --------------------------------------------------------------------------------------------------- port and address */
+/* ------------------------------------------------------------------------------------------------- port and address */
 
 /* Only named coordinators are seen by other nodes: with the local daemon alone a group stays on its node. */
 bool transport_tcp_wanted(const struct settings *settings)
@@ -79,7 +79,8 @@ uint32_t transport_tcp_n_fds(const struct settings *settings)
 /* A listening socket at that address (IPv6 in brackets, or not) and a port of the kernel's choice. */
 static int listen_at(const char *address, int *ret_fd, uint32_t *ret_port, struct poise_err *err)
 {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_PASSIVE};
+    struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_PASSIVE};
     struct addrinfo *info = NULL;
     struct sockaddr_storage bound;
     socklen_t n = sizeof bound;
@@ -149,7 +150,7 @@ void transport_tcp_join(const struct transport_tcp *tcp, struct wire_join *join)
     memcpy(join->payload_key, tcp->secret, sizeof join->payload_key);
 }
 
-/* ----------------------------------------------------------------------------------------------------- what is served */
+/* --------------------------------------------------------------------------------------------------- what is served */
 
 /* Server: what a step gives to whom. */
 static int step_of(void *context, uint64_t step, struct payload_step *ret_step)
@@ -217,7 +218,7 @@ static void note(void *context, uint64_t step, uint32_t severity, const char *te
     pthread_mutex_unlock(&p->lock);
 }
 
-/* -------------------------------------------------------------------------------------------------------------- start */
+/* ------------------------------------------------------------------------------------------------------------ start */
 
 /* Who is where, of this replica. */
 static int take_members(struct transport_tcp *tcp, const struct wire_roster *roster, struct poise_err *err)
@@ -363,7 +364,7 @@ void transport_tcp_child(struct transport_tcp *tcp)
     tcp->listen_fd = -1;
 }
 
-/* -------------------------------------------------------------------------------------------------------------- turns */
+/* ------------------------------------------------------------------------------------------------------------ turns */
 
 /* Whoever knocks without the key is told about, not more than once a minute. */
 static void tell_strangers(struct transport_tcp *tcp, uint64_t now_ms)
@@ -432,7 +433,7 @@ uint64_t transport_tcp_next_ms(const struct transport_tcp *tcp, uint64_t now_ms)
     return client < server ? client : server;
 }
 
-/* ---------------------------------------------------------------------------------------------------------- transport */
+/* -------------------------------------------------------------------------------------------------------- transport */
 
 static int entries(struct transport *t, const struct transport_step *step, struct source *source, struct poise_err *err)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Payload between nodes beside a raw TCP copy of the same bytes: two processes on loopback, the sender's memory in the one,
- * the receiver's slot in the other. The library's two halves (payload_server.c, payload_client.c) with entries, asks,
- * pieces and assembly against write() from the same memory and read() into the same slot. They take turns, who is first
- * changes, and each round's ratio is of that round; plain and encrypted. All of it twice: with the C library's allocator as
- * it comes, and as docs/benchmarks.md says it should be set for such traffic.
+ * Payload between nodes beside a raw TCP copy of the same bytes: two processes on loopback, the sender's memory in the
+ * one, the receiver's slot in the other. The library's two halves (payload_server.c, payload_client.c) with entries,
+ * asks, pieces and assembly against write() from the same memory and read() into the same slot. They take turns, who
+ * is first changes, and each round's ratio is of that round; plain and encrypted. All of it twice: with the C
+ * library's allocator as it comes, and as docs/benchmarks.md says it should be set for such traffic.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -133,7 +133,7 @@ static void join(struct bench *b, uint32_t rank, void *zmq)
     zmq_ctx_set(zmq, ZMQ_IO_THREADS, 2);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- sender */
+/* ----------------------------------------------------------------------------------------------------------- sender */
 
 static int step_of(void *context, uint64_t step, struct payload_step *ret_step)
 {
@@ -242,7 +242,7 @@ static void be_sender(struct bench *b)
     exit(0);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- receiver */
+/* --------------------------------------------------------------------------------------------------------- receiver */
 
 struct receiver {
     struct payload_client *client;
@@ -399,12 +399,12 @@ static void be_receiver(struct bench *b, uint32_t n_rounds, FILE *json, bool fir
     q1 = median(ratio, n_rounds, 0.25);
     m = median(ratio, n_rounds, 0.5);
     q3 = median(ratio, n_rounds, 0.75);
-    printf("%-6s %-7s %-9s %8.2f %8.2f    %.2f [%.2f-%.2f]\n", b->at->name, b->curve ? "curve" : "plain", tuned, p, w, m, q1,
-           q3);
+    printf("%-6s %-7s %-9s %8.2f %8.2f    %.2f [%.2f-%.2f]\n", b->at->name, b->curve ? "curve" : "plain", tuned, p, w,
+           m, q1, q3);
     fflush(stdout);
     if (json)
-        fprintf(json, "%s{\"name\": \"%s\", \"payload\": \"%s\", \"malloc\": \"%s\", \"gb_s\": %.3f, \"raw_gb_s\": %.3f, "
-                "\"ratio\": {\"median\": %.3f, \"q1\": %.3f, \"q3\": %.3f}}", first ? "" : ", ", b->at->name,
+        fprintf(json, "%s{\"name\": \"%s\", \"payload\": \"%s\", \"malloc\": \"%s\", \"gb_s\": %.3f, "
+                "\"raw_gb_s\": %.3f, \"ratio\": {\"median\": %.3f, \"q1\": %.3f, \"q3\": %.3f}}", first ? "" : ", ", b->at->name,
                 b->curve ? "curve" : "plain", tuned, p, w, m, q1, q3);
 }
 
@@ -490,7 +490,7 @@ int main(int argc, char **argv)
         die(path);
     if (tuned)
         return 0;
-    /* What docs/benchmarks.md names: blocks of a piece stay in the process, and its heap does not shrink between steps. */
+    /* What docs/benchmarks.md names: blocks of a piece stay in the process, and its heap does not shrink. */
     setenv("MALLOC_MMAP_THRESHOLD_", "67108864", 1);
     setenv("MALLOC_TRIM_THRESHOLD_", "536870912", 1);
     setenv("MALLOC_TOP_PAD_", "67108864", 1);

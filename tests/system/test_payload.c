@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Payload between nodes: two poised on this machine, each a node of its own as far as the ranks can tell, so what ranks of
- * one hand to ranks of the other goes over TCP on loopback, and the rest through memory, in the same steps.
+ * Payload between nodes: two poised on this machine, each a node of its own as far as the ranks can tell, so what
+ * ranks of one hand to ranks of the other goes over TCP on loopback, and the rest through memory, in the same steps.
  */
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -138,7 +138,7 @@ Test(payload, replicas_fetch_from_their_own)
     check(pid, &plan);
 }
 
-/* --------------------------------------------------------------------------------------------------- large samples */
+/* ---------------------------------------------------------------------------------------------------- large samples */
 
 #define BLOB_BYTES (3u << 20) /* three pieces and more */
 
@@ -220,7 +220,7 @@ Test(payload, samples_larger_than_a_piece)
     cr_assert_gt(board->flag[FLAG_READY], 0, "no rank took a large sample from the other node");
 }
 
-/* ------------------------------------------------------------------------------------------------------ what goes wrong */
+/* -------------------------------------------------------------------------------------------------- what goes wrong */
 
 /* Trains until the epoch is aborted, and expects the reason to name rank 3. */
 static int lose_three(const struct rank_context *c)
@@ -312,7 +312,8 @@ static int wait_patiently(const struct rank_context *c)
 /* Alive and stopped: the others wait, and go on. */
 Test(payload, a_stopped_rank_is_waited_for)
 {
-    struct plan plan = {.coordinators = endpoint, .n_steps = N_STEPS, .n_replicas = 1, .n_of = six, .expected = "waited"};
+    struct plan plan = {.coordinators = endpoint, .n_steps = N_STEPS, .n_replicas = 1, .n_of = six,
+                        .expected = "waited"};
     siginfo_t info;
     pid_t pid[4];
     start(pid, &plan, wait_patiently);
@@ -336,7 +337,7 @@ Test(payload, a_slow_sender_is_named)
     cr_assert_gt(board->flag[FLAG_DEAD], 0, "nobody was told that payload is waited for");
 }
 
-/* ------------------------------------------------------------------------------------------------------------- opening */
+/* ---------------------------------------------------------------------------------------------------------- opening */
 
 static int open_differently(const struct rank_context *c)
 {

@@ -27,7 +27,7 @@ static void note(void *context, uint64_t step, uint32_t severity, const char *te
     snprintf(rig->note, sizeof rig->note, "%s", text);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- server */
+/* ----------------------------------------------------------------------------------------------------------- server */
 
 static int step_of(void *context, uint64_t step, struct payload_step *ret_step)
 {
@@ -110,7 +110,7 @@ void rig_limit(struct rig *rig, uint64_t max_bytes_per_s)
     serve(rig, endpoint, max_bytes_per_s);
 }
 
-/* ------------------------------------------------------------------------------------------------------------ samples */
+/* ---------------------------------------------------------------------------------------------------------- samples */
 
 static void make_samples(struct rig *rig, uint64_t max_rows, uint64_t *seed)
 {
@@ -217,7 +217,7 @@ void rig_end(struct rig *rig)
     free(rig->slot);
 }
 
-/* -------------------------------------------------------------------------------------------------------------- turns */
+/* ------------------------------------------------------------------------------------------------------------ turns */
 
 void rig_turn_server(struct rig *rig)
 {
@@ -302,7 +302,7 @@ void rig_check(struct rig *rig)
     }
 }
 
-/* ---------------------------------------------------------------------------------------------------------- strangers */
+/* -------------------------------------------------------------------------------------------------------- strangers */
 
 void *rig_stranger(struct rig *rig)
 {
@@ -329,7 +329,8 @@ uint32_t rig_ask(struct rig *rig, void *socket, const struct payload_message *ms
             break;
         poll(NULL, 0, 1);
     }
-    cr_assert_eq(payload_wire_decode(zmq_msg_data(&frame), zmq_msg_size(&frame), ret_msg, &rig->err), 0, "%s", rig->err.text);
+    cr_assert_eq(payload_wire_decode(zmq_msg_data(&frame), zmq_msg_size(&frame), ret_msg, &rig->err), 0, "%s",
+                 rig->err.text);
     ret_msg->items = NULL;
     payload_drain(socket, &frame);
     zmq_msg_close(&frame);

@@ -13,7 +13,7 @@ static struct core_update up;
 static struct poise_err err;
 static uint64_t now = 1000;
 
-/* --------------------------------------------------------------------------------------------------------------- node */
+/* ------------------------------------------------------------------------------------------------------------- node */
 
 static struct node *node;
 
@@ -73,14 +73,14 @@ Test(payload_key, a_node_tells_it_as_soon_as_a_link_is_known_to_be_secure)
     now += 1000;
     node_feed((struct node_event){.kind = NODE_TICK}); /* again while it waits: to each what it may know */
     cr_assert(wire_key_there(told(1)->payload_key) && !wire_key_there(told(2)->payload_key));
-    node_feed((struct node_event){.kind = NODE_LINK_UP, .link = 1, .secure = false}); /* another daemon there, without keys */
+    node_feed((struct node_event){.kind = NODE_LINK_UP, .link = 1, .secure = false}); /* another daemon, without keys */
     now += 1000;
     node_feed((struct node_event){.kind = NODE_TICK});
     cr_assert(told(1) && !wire_key_there(told(1)->payload_key));
     node_free(node);
 }
 
-/* -------------------------------------------------------------------------------------------------------- coordinator */
+/* ------------------------------------------------------------------------------------------------------ coordinator */
 
 static struct coordinator *c;
 static struct wire_join joins[2];
@@ -160,7 +160,8 @@ Test(payload_key, a_group_whose_key_cannot_travel_is_refused_as_a_whole)
     for (uint32_t i = 0; i < 2; i++) {
         const struct poise_err *why = &case_sent(&up, WIRE_ABORT, i)->msg->abort.error;
         cr_assert_eq(why->code, -ENOKEY);
-        cr_assert(strstr(why->text, "node2") && strstr(why->text, "poisectl keygen") && strstr(why->text, "payload=plain"),
+        cr_assert(strstr(why->text, "node2") && strstr(why->text, "poisectl keygen") &&
+                      strstr(why->text, "payload=plain"),
                   "%s", why->text);
     }
     end();

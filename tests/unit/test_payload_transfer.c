@@ -165,7 +165,8 @@ Test(transfer, the_limit_holds_payload_back)
             rig_turn(&rig);
         payload_server_stats(rig.server, &served);
         /* a tenth of a second's burst, and the piece that goes below zero */
-        cr_assert_leq(served.bytes, (1 << 20) + PAYLOAD_PIECE_BYTES + (rig.now_ns - begin_ns) * (10 << 20) / 1000000000);
+        cr_assert_leq(served.bytes,
+                      (1 << 20) + PAYLOAD_PIECE_BYTES + (rig.now_ns - begin_ns) * (10 << 20) / 1000000000);
         if (payload_server_next_ns(rig.server) != UINT64_MAX)
             rig.now_ns = payload_server_next_ns(rig.server);
     }
@@ -174,7 +175,7 @@ Test(transfer, the_limit_holds_payload_back)
     rig_end(&rig);
 }
 
-/* ------------------------------------------------------------------------------------------------------ what is wrong */
+/* ---------------------------------------------------------------------------------------------------- what is wrong */
 
 static void expect_refused(void *socket, const struct payload_message *msg, uint32_t code)
 {
@@ -191,7 +192,8 @@ static void expect_refused(void *socket, const struct payload_message *msg, uint
 }
 
 /* An ask of rank 1 for one sample. */
-static struct payload_message ask_for(uint32_t type, uint32_t index, uint64_t offset, uint32_t bytes, unsigned char *items)
+static struct payload_message ask_for(uint32_t type, uint32_t index, uint64_t offset, uint32_t bytes,
+                                      unsigned char *items)
 {
     struct payload_message msg = rig_hello(&rig);
     struct payload_extent extent = {.index = index, .bytes = bytes, .offset = offset};
@@ -381,7 +383,7 @@ Test(transfer, entries_that_do_not_fit_the_plan_end_it)
     rig_end(&rig);
 }
 
-/* --------------------------------------------------------------------------------------------------------------- keys */
+/* ------------------------------------------------------------------------------------------------------------- keys */
 
 static void expect_no_handshake(const char *in_note)
 {

@@ -66,7 +66,8 @@ Test(payload_wire, frames_that_are_cut_or_too_long_are_refused)
         for (size_t cut = 0; cut < n; cut++) {
             if (type == PAYLOAD_ENTRIES && cut >= PAYLOAD_HEADER_BYTES)
                 continue; /* its entries say so, below */
-            cr_assert_lt(payload_wire_decode(frame, cut, &msg, &err), 0, "%s of %zu bytes", payload_type_name(type), cut);
+            cr_assert_lt(payload_wire_decode(frame, cut, &msg, &err), 0, "%s of %zu bytes", payload_type_name(type),
+                         cut);
         }
         if (type != PAYLOAD_ENTRIES)
             cr_assert_eq(payload_wire_decode(frame, n + 1, &msg, &err), -EPROTO, "%s", payload_type_name(type));
@@ -146,7 +147,7 @@ Test(payload_wire, ranges_of_bytes_are_one_piece_and_never_empty)
     refused(n, -EPROTO, "at 18446744073709551615");
 }
 
-/* ----------------------------------------------------------------------------------------------------------- entries */
+/* ---------------------------------------------------------------------------------------------------------- entries */
 
 static struct directory_sample sample;
 static struct value values[PAYLOAD_CASE_FIELDS];

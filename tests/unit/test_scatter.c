@@ -35,7 +35,7 @@ static void declare(struct made *m)
     m->rules[3].pad_bits = 0x7f;
     m->rules[4] = samples_field("text", POISE_BYTES, POISE_OPAQUE, 0, 1, SHAPE(-1));
     m->rules[5] = samples_field("score", POISE_C128, POISE_PADDED, 0, 0, SHAPE(0));
-    m->rules[6] = samples_field("ones", POISE_F16, POISE_CONCAT, 1, 2, SHAPE(1, -1)); /* an axis of 1: strides mean nothing */
+    m->rules[6] = samples_field("ones", POISE_F16, POISE_CONCAT, 1, 2, SHAPE(1, -1)); /* of 1: any stride */
     m->table = (struct wire_table){.n_fields = N_FIELDS, .fields = m->rules};
 }
 
