@@ -155,11 +155,12 @@ static bool cut(uint64_t seed)
     struct sim sim;
 
     config.n_coordinators = 2;
-    config.n_steps = 400;
+    config.n_steps = 60;
+    config.compute_ms = 600;
     begin(&sim, &config);
     sim_run_to_step(&sim, 3, 60000);
     sim.cut[0] = 1u << 1;
-    return well(&sim, 300000, 400);
+    return well(&sim, 300000, 60);
 }
 
 /* A coordinator that stood still for longer than a node may be silent, when the other has just died. */
