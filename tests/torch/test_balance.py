@@ -32,13 +32,20 @@ def flat(results) -> list[int]:
 # ----------------------------------------------------------------------------------------------------------- plain loop
 
 
-def epochs(rank, workers, n_epochs, keywords):
-    balanced = poise.balance(loader_of(rank, workers, persistent_workers=workers > 0, **keywords), length)
+def epochs(rank, workers, n_epochs, keywords, lengths=length):
+    balanced = poise.balance(loader_of(rank, workers, persistent_workers=workers > 0, **keywords), lengths)
     assert len(balanced) == 6 and balanced.batch_size == 4
     found = []
     for _ in range(n_epochs):
         found.append(ids_of(balanced))
     return found
+
+
+def local_function(rank, workers):
+    """What a spawned worker cannot be given: its samples are measured by the trainer's process."""
+    return epochs(
+        rank, workers, 1, {"multiprocessing_context": "spawn"} if workers else {}, lambda sample: len(sample["pixels"])
+    )
 
 
 def costs(rank, mode):
@@ -70,6 +77,9 @@ class PlainLoop(cluster.Case):
         self.assertEqual(
             self.ranks(epochs, 2, 0, 1, {}), self.ranks(epochs, 2, 1, 1, {"multiprocessing_context": "spawn"})
         )
+
+    def test_a_function_that_cannot_be_sent_to_workers(self):
+        self.assertEqual(self.ranks(local_function, 2, 0), self.ranks(local_function, 2, 1))
 
     def test_it_balances_and_says_what_is_where(self):
         worst_before, worst_after = 0, 0
@@ -203,7 +213,7 @@ class Ends(cluster.Case):
 
 
 def leaving(rank, workers):
-    balanced = poise.balance(loader_of(rank, workers), length)
+    balanced = poise.balance(loader_of(rank, workers, persistent_workers=workers > 1), length)
     first = [batch["id"] for batch in itertools.islice(balanced, 2)]
     for batch in balanced:
         second = batch["id"]
@@ -308,7 +318,7 @@ class Loops(cluster.Case):
         self.assertEqual(expected(2), flat([results[0], results[2]]))
 
     def test_break_and_close_with_steps_in_flight(self):
-        for workers in (0, 2):
+        for workers in (0, 1, 2):
             for first, second, step, third in self.ranks(leaving, 2, workers):
                 self.assertEqual(2, len(first))
                 self.assertEqual((first[0], 2), (second, step))

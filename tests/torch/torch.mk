@@ -34,9 +34,9 @@ $(BUILD)/venv.stamp: tests/torch/requirements.txt tests/torch/requirements-numpy
 	@mkdir -p $(BUILD)
 	@python3 -c 'import ensurepip, venv' 2>/dev/null || .ci/setup python3-venv
 	@$(call torch_ok,$(TORCH_VENV)) || { python3 -m venv --clear $(TORCH_VENV) && \
-		$(TORCH_VENV)/bin/python -m pip install -q $(PIP) -r tests/torch/requirements.txt && $(call torch_ok,$(TORCH_VENV)) || { \
+		$(TORCH_VENV)/bin/python -m pip install -qq $(PIP) -r tests/torch/requirements.txt && $(call torch_ok,$(TORCH_VENV)) || { \
 		echo "no CPU build of torch 2.13.0 in $(TORCH_VENV): give PIP='--index-url ...' or TORCH_VENV=" >&2; exit 1; }; }
 	@python3 -m venv --clear $(NUMPY_VENV) && echo $(call site,$(TORCH_VENV)) >$(call site,$(NUMPY_VENV))/torch.pth && \
-		$(NUMPY_VENV)/bin/python -m pip install -q $(PIP) -r tests/torch/requirements-numpy.txt && touch $@
+		$(NUMPY_VENV)/bin/python -m pip install -qq $(PIP) -r tests/torch/requirements-numpy.txt && touch $@
 
 .PHONY: test-torch test-torch-built bench-torch
