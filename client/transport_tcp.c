@@ -22,6 +22,7 @@
 #include "daemon/planner/err.h"
 
 #define LISTEN_BACKLOG 1024  /* all ranks connect within a moment when the first step goes out */
+#define LAST_WORDS_MS  200   /* for DONE_HEARD, for which a receiver that closes too would wait, to leave this process */
 #define TELL_MS        60000 /* between two notices about strangers at the port */
 #define MONITOR        "inproc://payload-server"
 #define EVENTS                                                                                                         \
@@ -343,11 +344,13 @@ void transport_tcp_free(struct transport_tcp *tcp)
     payload_client_free(tcp->client);
     payload_zap_free(tcp->zap);
     if (tcp->router) {
+        int linger_ms = tcp->p->state == HANDLE_ABORTED ? 0 : LAST_WORDS_MS;
         payload_monitor_free(tcp->router, tcp->monitor);
+        zmq_setsockopt(tcp->router, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
         zmq_close(tcp->router);
     }
     if (tcp->zmq)
-        zmq_ctx_term(tcp->zmq); /* all that was under way has landed: linger is 0 */
+        zmq_ctx_term(tcp->zmq); /* all that was under way has landed */
     payload_server_free(tcp->server);
     if (tcp->listen_fd >= 0)
         close(tcp->listen_fd);

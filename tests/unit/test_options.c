@@ -31,6 +31,7 @@ static struct options full(void)
         .cap_length_micro_batch = {7, 8},
         .record = 1,
         .audit = 50,
+        .payload = OPTIONS_PAYLOAD_PLAIN,
     };
     options.phases[0] = (struct poise_phase){"vision", 1, 2, 3, 4, POISE_PHASE_BARRIER};
     options.phases[1] = (struct poise_phase){"a linear=7 name", UINT64_MAX, 0, UINT64_MAX, UINT32_MAX, 0};
@@ -158,6 +159,8 @@ Test(options, a_bad_value_is_named)
     refused_value("count", "");
     refused_value("audit", "0");
     refused_value("audit", "18446744073709551616");
+    refused_value("payload", "curve");
+    refused_value("payload", "tls");
     refused_value("record", "no"); /* it is said by not saying it */
     refused_value("algorithm", "a-name-of-sixty-four-bytes-which-is-one-more-than-there-is-room-");
 }

@@ -10,7 +10,7 @@
 
 static const char *const variables[] = {"RANK",        "WORLD_SIZE",          "MASTER_ADDR",
                                         "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
-                                        "POISE_JOB",   "POISE_SOCKET_DIR",    "POISE_RECORD", "POISE_AUDIT",
+                                        "POISE_JOB",   "POISE_SOCKET_DIR",    "POISE_RECORD", "POISE_PAYLOAD", "POISE_AUDIT",
                                         "POISE_COORDINATORS", "POISE_INTERFACE", "LOCAL_WORLD_SIZE",
                                         "SLURM_STEP_NUM_NODES"};
 
@@ -402,4 +402,34 @@ Test(options_env, an_interface_is_taken_from_option_or_environment)
     settings_free(&s);
     opt.interface = "";
     refused(opt, -EINVAL, "interface is empty", "255");
+}
+
+/* The option wins. How payload goes must agree over the group; the limit and the threads are this process's own. */
+Test(options_env, payload_between_nodes)
+{
+    struct poise_options opt = usual();
+    struct settings s = resolved(opt);
+
+    cr_assert(s.options.payload == OPTIONS_PAYLOAD_CURVE && s.max_bytes_per_s == 0 && s.payload_threads == 2);
+    for (uint32_t i = 0; i < s.join.n_options; i++)
+        cr_assert_str_neq(s.join.options[i].key, "payload"); /* the default is said by not saying it */
+    settings_free(&s);
+    setenv("POISE_PAYLOAD", "plain", 1);
+    opt.max_bytes_per_s = 1000;
+    opt.payload_threads = 64;
+    s = resolved(opt);
+    cr_assert(s.options.payload == OPTIONS_PAYLOAD_PLAIN && s.max_bytes_per_s == 1000 && s.payload_threads == 64);
+    settings_free(&s);
+    opt.payload = "curve";
+    s = resolved(opt);
+    cr_assert_eq(s.options.payload, OPTIONS_PAYLOAD_CURVE);
+    settings_free(&s);
+    opt.payload = "tls";
+    refused(opt, -EINVAL, "payload is \"tls\"", "\"plain\"");
+    opt.payload = NULL;
+    setenv("POISE_PAYLOAD", "PLAIN", 1);
+    refused(opt, -EINVAL, "environment variable POISE_PAYLOAD is \"PLAIN\"", "\"plain\"");
+    unsetenv("POISE_PAYLOAD");
+    opt.payload_threads = 65;
+    refused(opt, -EINVAL, "payload_threads is 65", "64");
 }

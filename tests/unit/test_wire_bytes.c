@@ -195,6 +195,65 @@ Test(bytes, a_roster_that_does_not_fit_itself)
     envelope_refused(&envelope, "ROSTER: hosts has 64 bytes");
 }
 
+Test(bytes, addresses_of_payload_that_are_none)
+{
+    PB(Roster) roster = POISE__V1__ROSTER__INIT;
+    uint32_t small[4] = {0}, host_of[4] = {1, 1, 0, 1}, port[4] = {4000, 4001, 0, 4003};
+    uint64_t large[4] = {0};
+    ProtobufCBinaryData host = data("h", 1), address = data("tcp://10.0.0.1", 14);
+    ENVELOPE(20, roster, &roster);
+
+    roster.job = data("j", 1);
+    roster.group = data("g", 1);
+    roster.n_ranks = roster.n_replicas = 2;
+    roster.n_nodes = 1;
+    roster.node = roster.pid = roster.attempt = roster.host = small;
+    roster.opened_ns = roster.random = large;
+    roster.n_node = roster.n_pid = roster.n_attempt = roster.n_host = roster.n_opened_ns = roster.n_random = 4;
+    roster.hosts = &host;
+    roster.n_hosts = 1;
+    roster.payload_hosts = &address;
+    roster.payload_host = host_of;
+    roster.payload_port = port;
+    roster.n_payload_host = roster.n_payload_port = 4;
+    envelope_refused(&envelope, "ROSTER: payload of rank 0 is port 4000 of host number 1 of 0");
+    roster.n_payload_hosts = 1;
+    roster.n_payload_port = 3;
+    envelope_refused(&envelope, "payload_host has 4 values, payload_port 3");
+    roster.n_payload_host = 3;
+    envelope_refused(&envelope, "payload_host has 3 values, payload_port 3");
+    roster.n_payload_host = roster.n_payload_port = 4;
+    port[3] = 65536;
+    envelope_refused(&envelope, "ROSTER: payload of rank 1 is port 65536 of host number 1 of 1");
+    port[3] = 0;
+    envelope_refused(&envelope, "is port 0 of host");
+    port[3] = 4003;
+    for (int i = 0; i < 4; i++) {
+        static const char *const bad[] = {"udp://10.0.0.1", "tcp://", "tcp://*", "tcp://10.0.0.1;tcp://b"};
+        address = data(bad[i], strlen(bad[i]));
+        envelope_refused(&envelope, "not tcp://ADDRESS:PORT");
+    }
+}
+
+Test(bytes, a_join_with_a_key_that_is_none)
+{
+    PB(Join) join = POISE__V1__JOIN__INIT;
+    ENVELOPE(14, join, &join);
+
+    join.payload_key = data("short", 5);
+    envelope_refused(&envelope, "JOIN: payload_key has 5 bytes, not 32");
+    join.payload_key.len = 0;
+    join.job = data("j", 1);
+    join.group = data("g", 1);
+    join.n_ranks = join.n_replicas = 1;
+    join.payload = data("tcp://h:0", 9);
+    envelope_refused(&envelope, "payload is tcp://h:0, not tcp://ADDRESS:PORT");
+    join.payload = data("tcp://h:65536", 13);
+    envelope_refused(&envelope, "not tcp://ADDRESS:PORT");
+    join.payload = data("tcp://h:1x", 10);
+    envelope_refused(&envelope, "not tcp://ADDRESS:PORT");
+}
+
 Test(bytes, other_lists_of_a_wrong_length)
 {
     PB(Slice) slice = POISE__V1__SLICE__INIT, *slices[1] = {&slice};
