@@ -166,6 +166,7 @@ void group_abort(struct group *group, const struct group_env *env, const struct 
     } else if (group->claims.members && wire_id_is(group->claims.claim, abort->epoch)) {
         group_send_abort(env, &group->claims, &final);
         group_bury(env, &final);
+        membership_drop_guests(&group->claims); /* they wait for another epoch: nothing of theirs is over */
         put_away(group, env, &group->claims, &final.error);
         group_turn(group, env, GROUP_ABORT, final.error.text);
     }
