@@ -52,6 +52,7 @@ struct shared {
     char endpoint[WIRE_ADDRESS_BYTES];
     uint16_t raw_port;
     _Atomic uint64_t done; /* steps that the receiver has */
+    _Atomic uint64_t cpu_ns[2]; /* of both processes, by turn */
 };
 
 struct bench { /* both processes have one; samples are made before the fork */
@@ -74,6 +75,13 @@ static uint64_t now_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t cpu_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
@@ -230,10 +238,14 @@ static void be_sender(struct bench *b)
         pthread_barrier_wait(&b->shared->barrier);
         if (b->shared->turn == TURN_END)
             break;
-        if (b->shared->turn == TURN_POISE)
+        uint64_t before_ns = cpu_ns();
+        enum turn turn = b->shared->turn; /* the receiver goes on to the next when it has all */
+        if (turn == TURN_POISE)
             serve_until_done(b, server, router, zap);
         else
             send_raw(b, raw);
+        atomic_fetch_add(&b->shared->cpu_ns[turn], cpu_ns() - before_ns);
+        pthread_barrier_wait(&b->shared->barrier);
     }
     payload_zap_free(zap);
     zmq_close(router);
@@ -365,10 +377,11 @@ static uint64_t take_turn(struct bench *b, struct receiver *r, enum turn turn)
     b->shared->turn = turn;
     b->shared->step++;
     pthread_barrier_wait(&b->shared->barrier);
-    if (turn == TURN_RAW)
-        return receive_raw(b, r);
-    uint64_t ns = fetch(b, r);
-    check(b, r);
+    uint64_t before_ns = cpu_ns(), ns = turn == TURN_RAW ? receive_raw(b, r) : fetch(b, r);
+    atomic_fetch_add(&b->shared->cpu_ns[turn], cpu_ns() - before_ns);
+    pthread_barrier_wait(&b->shared->barrier);
+    if (turn == TURN_POISE)
+        check(b, r);
     return ns;
 }
 
@@ -384,6 +397,8 @@ static void be_receiver(struct bench *b, uint32_t n_rounds, FILE *json, bool fir
         uint64_t ns[2];
         for (uint32_t k = 0; k < 2; k++)
             ns[(i + k) % 2] = take_turn(b, &r, (i + k) % 2 ? TURN_RAW : TURN_POISE);
+        if (i + 1 == n_warm)
+            b->shared->cpu_ns[TURN_POISE] = b->shared->cpu_ns[TURN_RAW] = 0;
         if (i < n_warm)
             continue;
         poise_gbs[i - n_warm] = (double)b->total / (double)ns[0];
@@ -396,16 +411,17 @@ static void be_receiver(struct bench *b, uint32_t n_rounds, FILE *json, bool fir
     zmq_ctx_term(b->group.zmq);
     p = median(poise_gbs, n_rounds, 0.5);
     w = median(raw_gbs, n_rounds, 0.5);
+    double cpu = (double)b->shared->cpu_ns[TURN_RAW] / (double)b->shared->cpu_ns[TURN_POISE];
     q1 = median(ratio, n_rounds, 0.25);
     m = median(ratio, n_rounds, 0.5);
     q3 = median(ratio, n_rounds, 0.75);
-    printf("%-6s %-7s %-9s %8.2f %8.2f    %.2f [%.2f-%.2f]\n", b->at->name, b->curve ? "curve" : "plain", tuned, p, w,
-           m, q1, q3);
+    printf("%-6s %-7s %-9s %8.2f %8.2f    %.2f [%.2f-%.2f]  %.2f\n", b->at->name, b->curve ? "curve" : "plain",
+           tuned, p, w, m, q1, q3, cpu);
     fflush(stdout);
     if (json)
         fprintf(json, "%s{\"name\": \"%s\", \"payload\": \"%s\", \"malloc\": \"%s\", \"gb_s\": %.3f, "
-                "\"raw_gb_s\": %.3f, \"ratio\": {\"median\": %.3f, \"q1\": %.3f, \"q3\": %.3f}}", first ? "" : ", ", b->at->name,
-                b->curve ? "curve" : "plain", tuned, p, w, m, q1, q3);
+                "\"raw_gb_s\": %.3f, \"ratio\": {\"median\": %.3f, \"q1\": %.3f, \"q3\": %.3f}, \"cpu\": %.3f}",
+                first ? "" : ", ", b->at->name, b->curve ? "curve" : "plain", tuned, p, w, m, q1, q3, cpu);
 }
 
 static void run(const struct tcp_case *at, bool curve, uint32_t n_rounds, FILE *json, bool first)
@@ -473,7 +489,7 @@ int main(int argc, char **argv)
     if (n_rounds < 1 || n_rounds > MAX_ROUNDS)
         return fprintf(stderr, "bench_tcp: 1 to %u rounds\n", MAX_ROUNDS), 2;
     if (!tuned)
-        printf("%-6s %-7s %-9s %8s %8s    %s\n", "case", "payload", "malloc", "GB/s", "raw GB/s", "poise / raw");
+        printf("%-6s %-7s %-9s %8s %8s    %s\n", "case", "payload", "malloc", "GB/s", "raw GB/s", "poise / raw        cpu");
     if (json && !tuned)
         fprintf(json, "{\"rows\": [");
     fflush(stdout);
