@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What Python adds to a step: the processor's time of the trainer's own thread in submit() and in next() and reading all
-micro-batches, without payload, beside the same calls of the library alone. Times of the thread, not of the clock, so a busy
-machine changes them little. Goal: below 1 ms a step at 8 ranks x 8 samples.
+"""What Python adds to a step: the processor's time of the trainer's own thread in submit() and in next() and reading
+all micro-batches, without payload, beside the same calls of the library alone. Times of the thread, not of the clock,
+so a busy machine changes them little. Goal: below 1 ms a step at 8 ranks x 8 samples.
 
     make bench-python
 """
@@ -39,10 +39,12 @@ def library_alone(g, step, given):
 def rank(number, daemon):
     """[4] lists of nanoseconds a step."""
     times = [[] for _ in NAMES]
-    with poise.Group("bench", rank=number, n_ranks=RANKS, socket_dir=daemon, cost="qwen2.5-vl-7b", micro_batch_size=MICRO_BATCH,
+    with poise.Group("bench", rank=number, n_ranks=RANKS, socket_dir=daemon, cost="qwen2.5-vl-7b",
+                     micro_batch_size=MICRO_BATCH,
                      memory_budget=16 << 20) as g:
         for step in range(2 * STEPS):
-            given = [poise.Sample(length=((number * 7 + i * step) % 900 + 1, 100 + i), tag=i, loss_tokens=10) for i in range(PER_RANK)]
+            given = [poise.Sample(length=((number * 7 + i * step) % 900 + 1, 100 + i), tag=i,
+                                  loss_tokens=10) for i in range(PER_RANK)]
             if step >= STEPS:
                 times[4].append(library_alone(g, step, given))
                 continue
@@ -66,7 +68,8 @@ def rank(number, daemon):
 def main():
     with rig.Daemon() as daemon:
         results = rig.ranks(RANKS, rank, daemon.dir)
-    print(f"microseconds of the trainer's thread a step; {RANKS} ranks x {PER_RANK} samples, {PER_RANK // MICRO_BATCH} micro-batches")
+    print(f"microseconds of the trainer's thread a step; {RANKS} ranks x {PER_RANK} samples, "
+          f"{PER_RANK // MICRO_BATCH} micro-batches")
     print(f"{'':20} {'median':>8} {'p99':>8}")
     for name, *columns in zip(NAMES, *results):
         every = sorted(took / 1000 for column in columns for took in column[STEPS // 10:])

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Python tests share: the package of this tree with the library of BUILD, a private poised, ranks as processes.
+"""What the Python tests share: the package of this tree with the library of BUILD, a private poised, ranks as
+processes.
 
-tests/run starts `rig.py FILE`, which runs all tests of the file; a program whose tests were all skipped ends with status 77.
-A file that imports rig may also be run alone. Under sanitizers Python has to be started with their runtime preloaded; importing
-this module does that by starting the program again.
+tests/run starts `rig.py FILE`, which runs all tests of the file; a program whose tests were all skipped ends with
+status 77. A file that imports rig may also be run alone. Under sanitizers Python has to be started with their runtime
+preloaded; importing this module does that by starting the program again.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def _preload_sanitizer() -> None:
     if not os.path.isabs(runtime) or not os.path.exists(runtime):
         skip_program("libasan.so was not found: Python cannot load a library that was built with AddressSanitizer")
     options = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"  # the interpreter's own are not ours
-    os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"LD_PRELOAD": runtime, "ASAN_OPTIONS": options})
+    os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"LD_PRELOAD": runtime,
+                                                                         "ASAN_OPTIONS": options})
 
 
 _preload_sanitizer()
@@ -59,7 +61,8 @@ if not LIBRARY.exists():
 os.environ["POISE_LIBRARY"] = str(LIBRARY)
 os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(BUILD / "pycache")  # nothing is left in the source tree
 os.environ["PYTHONPATH"] = f"{PACKAGE}:{Path(__file__).parent}"
-for name in ("RANK", "WORLD_SIZE", "POISE_JOB", "POISE_SOCKET_DIR", "POISE_RECORD", "POISE_COORDINATORS", "TORCHELASTIC_RUN_ID"):
+for name in ("RANK", "WORLD_SIZE", "POISE_JOB", "POISE_SOCKET_DIR", "POISE_RECORD", "POISE_COORDINATORS",
+             "TORCHELASTIC_RUN_ID"):
     os.environ.pop(name, None)
 sys.path.insert(0, str(PACKAGE))
 
@@ -106,7 +109,8 @@ class Daemon:
         self.dir = self.top + "/run"
         self.log = open(self.top + "/log", "w+")
         ready, tell = os.pipe()
-        self.process = subprocess.Popen([str(BUILD / "poised"), "--socket-dir", self.dir, "--config", "/dev/null", "--ready-fd",
+        self.process = subprocess.Popen([str(BUILD / "poised"), "--socket-dir", self.dir, "--config", "/dev/null",
+                                         "--ready-fd",
                                          str(tell), *flags], pass_fds=[tell], stdout=self.log, stderr=self.log)
         os.close(tell)
         with os.fdopen(ready, "rb") as pipe:

@@ -130,7 +130,8 @@ def copies(rank, daemon):
         assert len(held) == 50
         for step, batch in enumerate(held):
             assert is_step(batch["x"], step) and is_step(batch.value(0, "x"), step)
-            assert batch["ids"].tolist() == [[step] * (step + 1)] and batch.value(0, "ids").tolist() == [step] * (step + 1)
+            assert batch["ids"].tolist() == [[step] * (step + 1)]
+            assert batch.value(0, "ids").tolist() == [step] * (step + 1)
             assert batch.rows[0].origin_index == 0 and batch.totals.n_samples == 1
             assert batch.detach() is batch
         memory = held[3]["x"].memory
@@ -187,7 +188,8 @@ def strides(rank, daemon):
         except poise.InvalidInput as error:
             assert "strides" in error.text
         described = batch.value(0, "m").__array_interface__
-        assert described["shape"] == (3, 2) and described["typestr"] == "<i2" and described["strides"] == (8, 2), described
+        assert described["shape"] == (3, 2) and described["typestr"] == "<i2"
+        assert described["strides"] == (8, 2), described
 
 
 def after_fork(rank, daemon):

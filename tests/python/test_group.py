@@ -29,7 +29,8 @@ def sample(rank, step, i):
     """Sizes and bytes that differ by rank, step and index; some have no image."""
     n = (rank * 7 + step * 3 + i * 5) % 6
     ids = [rank * 1000 + step * 100 + i] * (n + 1)
-    values = {"ids": array("q", ids), "mask": bytes([1] * (n + 1)), "caption": f"rank {rank} step {step} sample {i}", "score": i}
+    values = {"ids": array("q", ids), "mask": bytes([1] * (n + 1)), "caption": f"rank {rank} step {step} sample {i}",
+              "score": i}
     if n:
         values |= {"grid": [[1, 2, 2 * n]], "pixels": struct.pack(f"={4 * n}f", *[float(i)] * (4 * n))}
     return poise.Sample(values, length=(100 * n, 10 * n + 1), tag=rank << 32 | step << 16 | i, loss_tokens=n + 1)
@@ -39,7 +40,8 @@ PHASES = [poise.Phase("vision", linear=2, quadratic=1), poise.Phase("llm", linea
 
 
 def group(rank, n, daemon, job, **options):
-    return poise.Group(job, rank=rank, n_ranks=n, socket_dir=daemon, **{"cost": PHASES, "memory_budget": 64 << 20} | options)
+    return poise.Group(job, rank=rank, n_ranks=n, socket_dir=daemon, **{"cost": PHASES,
+                                                                        "memory_budget": 64 << 20} | options)
 
 
 def check(batch, i, step):
@@ -94,7 +96,8 @@ def weights(rank, daemon):
         g.declare(FIELDS)
         g.submit(0, [sample(rank, 0, i) for i in range(3)])
         g.end(1)
-        return [(row.weight_step * row.loss_tokens, row.weight_arrival * row.loss_tokens) for batch in g for row in batch.rows]
+        return [(row.weight_step * row.loss_tokens,
+                 row.weight_arrival * row.loss_tokens) for batch in g for row in batch.rows]
 
 
 class Exchange(unittest.TestCase):
@@ -141,7 +144,8 @@ def all_types(rank, daemon):
         raw = bytes(i % 2 for i in range(16 * 6))
         g.submit(0, [poise.Sample({f"scalar-{name}": raw[:size] for name, size in zip(names, _c.ITEM_SIZES)}
                                   | {f"empty-{name}": b"" for name in names}
-                                  | {f"full-{name}": raw[:6 * size] for name, size in zip(names, _c.ITEM_SIZES)}, length=1)])
+                                  | {f"full-{name}": raw[:6 * size] for name, size in zip(names, _c.ITEM_SIZES)},
+                                  length=1)])
         batch = g.next()
         for name, size in zip(names, _c.ITEM_SIZES):
             for view, shape in ((batch.field(f"scalar-{name}"), (1,)), (batch.value(0, f"scalar-{name}"), ()),
@@ -155,13 +159,16 @@ def all_types(rank, daemon):
 
 def anything(rank, daemon):
     with poise.Group("anything", rank=0, n_ranks=1, socket_dir=daemon, cost="length") as g:
-        g.declare([poise.Field("x", "int32", (-1, 2)), poise.Field("s", "str", (-1,)), poise.Field("c", "complex64", (-1,)),
+        g.declare([poise.Field("x", "int32", (-1, 2)), poise.Field("s", "str", (-1,)), poise.Field("c", "complex64",
+                                                                                                   (-1,)),
                    poise.Field("f", "float64", (), assembly="padded"), poise.Field("h", "float16", (-1,))])
         table = memoryview(array("i", range(12))).cast("B").cast("i", (6, 2))
-        given = [[[1, 2], [3, 4]], ((5, 6),), array("i", [7, 8]).tobytes(), table, memoryview(bytearray(range(16)))[::2], []]
+        given = [[[1, 2], [3, 4]], ((5, 6),), array("i", [7, 8]).tobytes(), table,
+                 memoryview(bytearray(range(16)))[::2], []]
         wanted = [[[1, 2], [3, 4]], [[5, 6]], [[7, 8]], [[i, i + 1] for i in range(0, 12, 2)],
                   [list(struct.unpack("2i", bytes(range(0, 16, 2))))], []]
-        g.submit(0, [poise.Sample({"x": x, "s": "grün", "c": [1 + 2j], "f": 0.5, "h": None}, 1, tag=i) for i, x in enumerate(given)])
+        g.submit(0, [poise.Sample({"x": x, "s": "grün", "c": [1 + 2j], "f": 0.5, "h": None}, 1, tag=i) for i,
+                     x in enumerate(given)])
         batch = g.next()
         for i, row in enumerate(batch.rows):
             assert batch.value(i, "x").tolist() == wanted[row.tag], (row.tag, batch.value(i, "x").tolist())
@@ -189,7 +196,8 @@ def in_place(rank, daemon):
 
 
 def plan_only(rank, daemon):
-    with poise.Group("mapping", rank=rank, n_ranks=2, socket_dir=daemon, cost="length", plan_only=True, micro_batch_size=1) as g:
+    with poise.Group("mapping", rank=rank, n_ranks=2, socket_dir=daemon, cost="length", plan_only=True,
+                     micro_batch_size=1) as g:
         lengths = [[100, 90], [1, 2]][rank]
         g.submit(0, [poise.Sample(length=length, nbytes=1000, tag=length) for length in lengths])
         batches = [g.next() for _ in range(2)]

@@ -11,7 +11,8 @@ import unittest
 
 import rig
 
-ASK = "import poise\ntry:\n    print(len(poise.presets()))\nexcept ImportError as e:\n    print(type(e).__name__, '|', e)"
+ASK = ("import poise\ntry:\n    print(len(poise.presets()))\n"
+       "except ImportError as e:\n    print(type(e).__name__, '|', e)")
 
 
 def ask(program=ASK, **env):
@@ -24,7 +25,8 @@ def ask(program=ASK, **env):
 class Load(unittest.TestCase):
     def fake(self, work, source):
         path = os.path.join(work, "libfake.so")
-        subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", path, "-xc", "-"], input=source, text=True, check=True)
+        subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", path, "-xc", "-"], input=source,
+                       text=True, check=True)
         return path
 
     def test_poise_library_names_it(self):
@@ -43,7 +45,8 @@ class Load(unittest.TestCase):
         with tempfile.TemporaryDirectory() as work:
             path = self.fake(work, 'const char *poise_version(void) { return "9.8.7"; }')
             text = ask(POISE_LIBRARY=path)
-        own = re.search(r'"(.*)"', (rig.PACKAGE / "poise" / "_version.py").read_text().split("__version__ =")[1]).group(1)
+        own = re.search(r'"(.*)"',
+                        (rig.PACKAGE / "poise" / "_version.py").read_text().split("__version__ =")[1]).group(1)
         for part in ("VersionMismatch", "9.8.7", own, path, str(rig.PACKAGE / "poise")):
             self.assertIn(part, text)
 
@@ -53,17 +56,20 @@ class Load(unittest.TestCase):
         self.assertRegex(text, "^LibraryNotFound .*is not libpoise")
 
     def test_torch_and_numpy_are_not_imported(self):
-        program = ("import sys, poise\nfor name in ('Group', 'plan', 'BatchSampler', 'Field'):\n    getattr(poise, name)\n"
+        program = ("import sys, poise\nfor name in ('Group', 'plan', 'BatchSampler', 'Field'):\n"
+                   "    getattr(poise, name)\n"
                    "poise.plan([[1, 2], [3]])\nprint([n for n in ('torch', 'numpy') if n in sys.modules])")
         self.assertEqual(ask(program), "[]")
 
     def test_every_export_is_there(self):
-        program = ("import poise\nfor name in poise.__all__:\n    try:\n        getattr(poise, name)\n    except ImportError as e:\n"
+        program = ("import poise\nfor name in poise.__all__:\n    try:\n        getattr(poise, name)\n"
+                   "    except ImportError as e:\n"
                    "        assert e.name in ('torch', 'numpy'), (name, e)\nprint(len(poise.__all__))")
         self.assertGreater(int(ask(program)), 30)
 
     def test_a_name_that_is_not_there(self):
-        self.assertIn("has no attribute 'blance'", ask("import poise\ntry:\n    poise.blance\nexcept AttributeError as e:\n    print(e)"))
+        self.assertIn("has no attribute 'blance'",
+                      ask("import poise\ntry:\n    poise.blance\nexcept AttributeError as e:\n    print(e)"))
 
 
 if __name__ == "__main__":

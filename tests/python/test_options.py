@@ -59,7 +59,8 @@ class Options(unittest.TestCase):
 
     def test_caps_by_phase(self):
         phases = options.preset("qwen2.5-vl-7b")
-        opt, _ = options.make_options({"cap_length_micro_batch": {"llm": 8192}, "cap_length_rank": [1, poise.NO_CAP]}, phases)
+        opt, _ = options.make_options({"cap_length_micro_batch": {"llm": 8192}, "cap_length_rank": [1, poise.NO_CAP]},
+                                      phases)
         at = [phase.name for phase in phases].index("llm")
         self.assertEqual(opt.cap_length_micro_batch[at], 8192)
         self.assertEqual(list(opt.cap_length_rank)[:3], [1, poise.NO_CAP, 0])
@@ -90,15 +91,19 @@ class Fields(unittest.TestCase):
     def test_types_by_any_name(self):
         class Numpy:
             name = "float32"
-        for given, code in (("bf16", 11), ("bfloat16", 11), ("torch.int64", 9), ("str", 0), (Numpy(), 12), (14, 14), ("half", 10)):
+        for given, code in (("bf16", 11), ("bfloat16", 11), ("torch.int64", 9), ("str", 0), (Numpy(), 12), (14, 14),
+                            ("half", 10)):
             self.assertEqual(samples.dtype_code(given), code)
         with self.assertRaisesRegex(poise.InvalidInput, "bfloat16"):
             samples.dtype_code("bfloat6")
 
     def test_pad_values(self):
-        for dtype, value, bits in (("int64", -100, 2**64 - 100), ("int32", -1, 2**32 - 1), ("bool", True, 1), ("float32", 1.0, 0x3F800000),
-                                   ("bfloat16", 1.0, 0x3F80), ("bfloat16", -2.5, 0xC020), ("float16", 1.0, 0x3C00), ("uint8", 0, 0),
-                                   ("float64", None, 0), ("float32", -0.0, 0x80000000), ("bfloat16", float("-inf"), 0xFF80)):
+        for dtype, value, bits in (("int64", -100, 2**64 - 100), ("int32", -1, 2**32 - 1), ("bool", True, 1),
+                                   ("float32", 1.0, 0x3F800000),
+                                   ("bfloat16", 1.0, 0x3F80), ("bfloat16", -2.5, 0xC020), ("float16", 1.0, 0x3C00),
+                                   ("uint8", 0, 0),
+                                   ("float64", None, 0), ("float32", -0.0, 0x80000000), ("bfloat16", float("-inf"),
+                                                                                         0xFF80)):
             self.assertEqual(samples.pad_bits(samples.dtype_code(dtype), value, "f"), bits, (dtype, value))
         for dtype, value in (("uint8", 256), ("int64", 1.5), ("float8_e4m3", 1), ("complex128", 1), ("int8", "x")):
             with self.assertRaises(poise.InvalidInput):
@@ -135,7 +140,8 @@ class Packing(unittest.TestCase):
 
     def test_wrong_values_name_sample_and_field(self):
         ids = ("int64", (-1,))
-        for value in (b"1234567", "text of no multiple", [1, 2.5], [[1], [2, 3]], object(), memoryview(bytearray(8)).cast("d")):
+        for value in (b"1234567", "text of no multiple", [1, 2.5], [[1], [2, 3]], object(),
+                      memoryview(bytearray(8)).cast("d")):
             error = self.fails(poise.Sample({}, 1), poise.Sample({"ids": value}, 1), ids=ids)
             self.assertEqual((error.sample, error.field), (1, "ids"), value)
         error = self.fails(poise.Sample({"idx": [1]}, 1), ids=ids)

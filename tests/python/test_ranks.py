@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Which data-parallel rank a process is: from arguments, from the environment, and what is no answer. Process groups and meshes
-of the real torch.distributed are in tests/torch/test_views.py."""
+"""Which data-parallel rank a process is: from arguments, from the environment, and what is no answer. Process groups
+and meshes of the real torch.distributed are in tests/torch/test_views.py."""
 
 import os
 import sys
@@ -66,7 +66,8 @@ class Ranks(unittest.TestCase):
         for tp, cp, pp, world in ((1, 1, 1, 4), (2, 1, 1, 8), (2, 2, 2, 16), (1, 1, 4, 8)):
             found = []
             for rank in range(world):
-                with mock.patch.dict(sys.modules, {"megatron.core.parallel_state": self.megatron(rank, tp, cp, pp, world)}):
+                with mock.patch.dict(sys.modules, {"megatron.core.parallel_state": self.megatron(rank, tp, cp, pp,
+                                                                                                 world)}):
                     found.append(place(env={"RANK": str(rank), "WORLD_SIZE": str(world)}))
             n, m = world // (tp * cp * pp), tp * cp * pp
             self.assertEqual(sorted(found), sorted((r, n, k, m) for r in range(n) for k in range(m)))

@@ -19,7 +19,8 @@ def samplers(lengths, size, n, **options):
 
 
 def plain(n_samples, size, n, shuffle, seed, epoch, drop_last):
-    """What DistributedSampler and BatchSampler give each rank: with torch they say it, without it their rule is written out."""
+    """What DistributedSampler and BatchSampler give each rank: with torch they say it, without it their rule is written
+    out."""
     if HAS_TORCH:
         from torch.utils.data import BatchSampler, DistributedSampler
         found = []
@@ -45,17 +46,21 @@ class Sampler(unittest.TestCase):
     def test_membership_of_every_step(self):
         rng = random.Random(SEED)
         for _ in range(60):
-            n_samples, n, size, accumulate = rng.randrange(1, 70), rng.randrange(1, 6), rng.randrange(1, 5), rng.randrange(1, 4)
+            n_samples, n = rng.randrange(1, 70), rng.randrange(1, 6)
+            size, accumulate = rng.randrange(1, 5), rng.randrange(1, 4)
             drop_last, shuffle = rng.random() < 0.5, rng.random() < 0.7
             lengths = [rng.randrange(1, 100) for _ in range(n_samples)]
             made = samplers(lengths, size, n, shuffle=shuffle, seed=9, drop_last=drop_last, accumulate=accumulate)
             for epoch in range(2):
-                with self.subTest(seed=SEED, n_samples=n_samples, n=n, size=size, accumulate=accumulate, drop_last=drop_last,
+                with self.subTest(seed=SEED, n_samples=n_samples, n=n, size=size, accumulate=accumulate,
+                                  drop_last=drop_last,
                                   epoch=epoch):
                     for sampler in made:
                         sampler.set_epoch(epoch)
-                    self.compare([list(s) for s in made], plain(n_samples, size, n, shuffle, 9, epoch, drop_last), accumulate, size)
-                    self.assertEqual([len(s) for s in made], [len(own) for own in plain(n_samples, size, n, False, 0, 0, drop_last)])
+                    self.compare([list(s) for s in made], plain(n_samples, size, n, shuffle, 9, epoch, drop_last),
+                                 accumulate, size)
+                    self.assertEqual([len(s) for s in made], [len(own) for own in plain(n_samples, size, n, False, 0, 0,
+                                                                                        drop_last)])
 
     def compare(self, mine, theirs, accumulate, size):
         self.assertEqual([len(own) for own in mine], [len(own) for own in theirs])
@@ -118,7 +123,8 @@ class Sampler(unittest.TestCase):
 
     def test_a_state_of_another_order_is_refused(self):
         state = samplers(range(10), 2, 1, seed=1)[0].state_dict(1)
-        for other in (samplers(range(10), 2, 1, seed=2), samplers(range(12), 2, 1, seed=1), samplers(range(10), 2, 1, seed=1, shuffle=False)):
+        for other in (samplers(range(10), 2, 1, seed=2), samplers(range(12), 2, 1, seed=1),
+                      samplers(range(10), 2, 1, seed=1, shuffle=False)):
             with self.assertRaises(poise.InvalidInput):
                 other[0].load_state_dict(state)
 
@@ -126,7 +132,8 @@ class Sampler(unittest.TestCase):
         for lengths, size, options, text in (([1], 0, {}, "batch_size"), ([1], 1, {"generator": "x"}, "generator"),
                                              ([1.5], 1, {}, "integers"), ([(1, 2)], 1, {}, "numbers a sample"),
                                              ({"vision": [1], "llm": [1, 2]}, 1, {"cost": "qwen2.5-vl-7b"}, "as many"),
-                                             ([1], 1, {"attention": [1, 2]}, "attention"), ([1], 1, {"count": "free"}, "not known"),
+                                             ([1], 1, {"attention": [1, 2]}, "attention"), ([1], 1, {"count": "free"},
+                                                                                            "not known"),
                                              ([1], 1, {"algorithm": "x"}, None)):
             with self.assertRaises(poise.InvalidInput) as caught:
                 list(samplers(lengths, size, 1, **options)[0])

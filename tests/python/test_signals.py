@@ -159,7 +159,8 @@ class Signals(unittest.TestCase):
         self.assertIn("interrupt", rig.ranks(1, interrupted, self.daemon.dir)[0])
 
     def ends_first(self, how):
-        first = subprocess.Popen([sys.executable, "-W", "ignore", "-c", ENDS_FIRST, self.daemon.dir, how], stderr=subprocess.PIPE)
+        first = subprocess.Popen([sys.executable, "-W", "ignore", "-c", ENDS_FIRST, self.daemon.dir, how],
+                                 stderr=subprocess.PIPE)
         text = rig.ranks(1, lambda rank: reads_late(1, self.daemon.dir, how))[0]
         _, stderr = first.communicate(timeout=rig.LIMIT)
         return first.returncode, stderr.decode(), text

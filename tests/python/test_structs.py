@@ -16,7 +16,8 @@ HEADER = (rig.ROOT / "include" / "poise.h").read_text()
 
 # By the type of a member in C: what ctypes may have for it. Pointers may be addresses.
 KINDS = {
-    "i32": {ctypes.c_int32}, "u32": {ctypes.c_uint32}, "i64": {ctypes.c_int64}, "u64": {ctypes.c_uint64, ctypes.c_size_t},
+    "i32": {ctypes.c_int32}, "u32": {ctypes.c_uint32}, "i64": {ctypes.c_int64}, "u64": {ctypes.c_uint64,
+                                                                                        ctypes.c_size_t},
     "double": {ctypes.c_double}, "char": {ctypes.c_char}, "uchar": {ctypes.c_ubyte},
 }
 
@@ -44,7 +45,8 @@ def run_c(body):
         source = os.path.join(work, "t.c")
         with open(source, "w") as file:
             file.write(PROGRAM + body + "return 0;\n}\n")
-        subprocess.run([os.environ.get("CC", "cc"), "-std=gnu11", f"-I{rig.ROOT}/include", "-o", work + "/t", source], check=True)
+        subprocess.run([os.environ.get("CC", "cc"), "-std=gnu11", f"-I{rig.ROOT}/include", "-o", work + "/t", source],
+                       check=True)
         return subprocess.run([work + "/t"], check=True, capture_output=True, text=True).stdout.splitlines()
 
 
@@ -98,7 +100,8 @@ class Structs(unittest.TestCase):
                   "POISE_PHASE_BARRIER": _c.PHASE_BARRIER, "POISE_PLAN_ONLY": _c.PLAN_ONLY,
                   "POISE_DEBUG_SLOTS": _c.DEBUG_SLOTS, "POISE_INFO": _c.INFO, "POISE_WARNING": _c.WARNING,
                   "POISE_ERROR": _c.ERROR, "POISE_N_DTYPES": len(_c.DTYPES)}
-        prefixes = {"mode": "MODE", "count": "COUNT", "objective": "OBJECTIVE", "cut": "CUT", "end": "END", "pad_side": "PAD",
+        prefixes = {"mode": "MODE", "count": "COUNT", "objective": "OBJECTIVE", "cut": "CUT", "end": "END",
+                    "pad_side": "PAD",
                     "pad_scope": "PAD", "unit_layout": "UNIT"}
         for member, words in _c.ENUMS.items():
             for number, word in enumerate(words):
@@ -111,10 +114,12 @@ class Structs(unittest.TestCase):
         self.assertEqual(_c.NO_CAP, 2**64 - 1)
 
     def test_no_enum_value_is_missing(self):
-        for prefix, member in (("MODE", "mode"), ("COUNT", "count"), ("OBJECTIVE", "objective"), ("CUT", "cut"), ("END", "end"),
+        for prefix, member in (("MODE", "mode"), ("COUNT", "count"), ("OBJECTIVE", "objective"), ("CUT", "cut"),
+                               ("END", "end"),
                                ("UNIT", "unit_layout")):
             found = re.findall(rf"^#define POISE_{prefix}_(\w+) (\d+)", HEADER, re.M)
-            self.assertEqual([name.lower() for name, _ in sorted(found, key=lambda one: int(one[1]))], list(_c.ENUMS[member]))
+            self.assertEqual([name.lower() for name, _ in sorted(found, key=lambda one: int(one[1]))],
+                             list(_c.ENUMS[member]))
 
     def test_prototypes(self):
         functions = set(re.findall(r"^[a-z].*[ *](poise_\w+)\(", HEADER, re.M))

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors over batches: they share memory, keep it, and have the right type. And ranks as torch.distributed says them."""
+"""Tensors over batches: they share memory, keep it, and have the right type. And ranks as torch.distributed says
+them."""
 
 import gc
 import os
@@ -18,13 +19,16 @@ import torch.distributed as dist  # noqa: E402
 import poise  # noqa: E402
 import poise.ranks  # noqa: E402
 
-TYPES = [torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.uint64, torch.int64,
-         torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64,
+TYPES = [torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.uint64,
+         torch.int64,
+         torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2,
+         torch.complex64,
          torch.complex128]
 
 
 def open_group(daemon, job, **options):
-    return poise.Group(job, rank=0, n_ranks=1, socket_dir=daemon, **{"cost": "length", "memory_budget": 32 << 20} | options)
+    return poise.Group(job, rank=0, n_ranks=1, socket_dir=daemon, **{"cost": "length",
+                                                                     "memory_budget": 32 << 20} | options)
 
 
 def bits(tensor):
@@ -39,7 +43,8 @@ def every_type(rank, daemon):
         for kind in TYPES:
             raw = torch.randint(0, 2, (6 * kind.itemsize,), generator=generator, dtype=torch.uint8)
             full = raw.view(kind).view(2, 3)
-            for name, value, how in (("full", full, "concat"), ("empty", full[:0], "concat"), ("scalar", full[1, 2], "padded"),
+            for name, value, how in (("full", full, "concat"), ("empty", full[:0], "concat"), ("scalar", full[1, 2],
+                                                                                               "padded"),
                                      ("turned", full.t(), "opaque"), ("ragged", full, "padded")):
                 fields.append(poise.Field(f"{name} {kind}", kind, [-1, *value.shape[1:]] if value.ndim else [], how,
                                           axis_name="n" if name == "ragged" else None))
@@ -86,7 +91,8 @@ def kept(rank, daemon):
 def refused(rank, daemon):
     with open_group(daemon, "refused") as g:
         g.declare([poise.Field("x", torch.float32, (-1,))])
-        for value, text in ((torch.ones(3, dtype=torch.float64), "float64.*float32"), (torch.ones(3, device="meta"), "meta.*before"),
+        for value, text in ((torch.ones(3, dtype=torch.float64), "float64.*float32"), (torch.ones(3, device="meta"),
+                                                                                       "meta.*before"),
                             (torch.ones(3).to_sparse(), "layout")):
             try:
                 g.submit(0, [poise.Sample({"x": value}, 1)])
@@ -105,7 +111,8 @@ def on_grid(rank, port, shape, names):
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
     data = names[names.index("dp")]
-    found = (tuple(poise.ranks.find(mesh=mesh, mesh_dim="dp")) if len(shape) > 1 else tuple(poise.ranks.find(mesh=mesh)),
+    found = (tuple(poise.ranks.find(mesh=mesh,
+                                    mesh_dim="dp")) if len(shape) > 1 else tuple(poise.ranks.find(mesh=mesh)),
              tuple(poise.ranks.find(mesh=mesh[data])), tuple(poise.ranks.find(process_group=mesh[data].get_group())))
     if len(shape) > 1:
         try:
@@ -134,14 +141,16 @@ class Views(unittest.TestCase):
 
 class Places(unittest.TestCase):
     def test_meshes_and_groups(self):
-        for shape, names in (((8,), ("dp",)), ((4, 2), ("dp", "tp")), ((2, 4), ("pp", "dp")), ((2, 2, 2), ("pp", "dp", "tp"))):
+        for shape, names in (((8,), ("dp",)), ((4, 2), ("dp", "tp")), ((2, 4), ("pp", "dp")), ((2, 2, 2), ("pp", "dp",
+                                                                                                           "tp"))):
             with socket.socket() as one:
                 one.bind(("127.0.0.1", 0))
                 port = one.getsockname()[1]
             found = rig.ranks(8, on_grid, port, shape, names)
             n = shape[names.index("dp")]
             for way in zip(*found):  # mesh, part of the mesh, process group
-                self.assertEqual(sorted(place[:4] for place in way), sorted((r, n, k, 8 // n) for r in range(n) for k in range(8 // n)))
+                every = sorted((r, n, k, 8 // n) for r in range(n) for k in range(8 // n))
+                self.assertEqual(sorted(place[:4] for place in way), every)
             self.assertEqual([place[0] for place, _, _ in found], [place[0] for _, _, place in found])
 
 

@@ -5,8 +5,9 @@
     for batch in poise.balance(loader, lengths=..., cost="qwen2.5-vl-7b"):
         train(batch)
 
-`balance` wraps a DataLoader; `Group` is the library itself (submit samples, read balanced micro-batches); `BatchSampler`
-balances by indices where lengths are known before reading; `plan` and `balanced_partitions` need no daemon. Everything is
+`balance` wraps a DataLoader; `Group` is the library itself (submit samples, read balanced micro-batches);
+`BatchSampler` balances by indices where lengths are known before reading; `plan` and `balanced_partitions` need no
+daemon. Everything is
 imported when it is first used, and libpoise is loaded then: POISE_LIBRARY names another one than the installed.
 """
 
@@ -25,8 +26,8 @@ NO_CAP = 0xFFFFFFFFFFFFFFFF  #: of the options cap_*: no limit at all
 _EXPORTS = {
     name: module
     for module, names in {
-        "errors": "PoiseError EndOfData StepError Timeout Aborted Interrupted UseAfterFork VersionMismatch InvalidInput OutOfMemory "
-                  "LibraryNotFound PoiseWarning",
+        "errors": "PoiseError EndOfData StepError Timeout Aborted Interrupted UseAfterFork VersionMismatch "
+                  "InvalidInput OutOfMemory LibraryNotFound PoiseWarning",
         "options": "Phase presets algorithms preset",
         "samples": "Field Sample",
         "batch": "Batch Row Totals Mapping Incoming Outgoing",

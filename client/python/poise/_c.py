@@ -12,7 +12,8 @@ import ctypes
 import os
 import struct
 import sys
-from ctypes import (POINTER, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_ssize_t, c_ubyte, c_uint32, c_uint64,
+from ctypes import (POINTER, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_ssize_t, c_ubyte,
+                    c_uint32, c_uint64,
                     c_void_p)
 from pathlib import Path
 
@@ -31,7 +32,8 @@ PHASE_PADDED, PHASE_BARRIER = 1, 2
 PLAN_ONLY, DEBUG_SLOTS = 1, 2
 INFO, WARNING, ERROR = 6, 4, 3
 
-DTYPES = ("bytes", "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "bfloat16",
+DTYPES = ("bytes", "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16",
+          "bfloat16",
           "float32", "float64", "float8_e4m3", "float8_e5m2", "complex64", "complex128")
 ITEM_SIZES = (1, 1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1, 1, 8, 16)
 
@@ -48,7 +50,7 @@ ENUMS = {
     "unit_layout": ("together", "transposed"),
 }
 
-# ---------------------------------------------------------------------------------------------------------------- structs
+# ------------------------------------------------------------------------------------------------------------- structs
 
 
 class Err(ctypes.Structure):
@@ -68,11 +70,13 @@ class Options(ctypes.Structure):
         ("socket_dir", c_char_p), ("coordinators", c_char_p), ("first_step", c_uint64),
         ("cost", c_char_p), ("phases", POINTER(Phase)), ("phase_size", c_size_t), ("n_phases", c_uint32),
         ("mode", c_uint32), ("algorithm", c_char_p), ("objective", c_uint32), ("count", c_uint32), ("cut", c_uint32),
-        ("tolerance_ppm", c_uint32), ("micro_batch_size", c_uint32), ("n_micro_batches", c_uint32), ("stages", c_uint32),
+        ("tolerance_ppm", c_uint32), ("micro_batch_size", c_uint32), ("n_micro_batches", c_uint32), ("stages",
+                                                                                                     c_uint32),
         ("sync_set", c_uint32), ("speed_ppm", c_uint32), ("end", c_uint32), ("image_encoder_dp", c_uint32),
         ("cap_samples_rank", c_uint64), ("cap_samples_micro_batch", c_uint64), ("cap_bytes_rank", c_uint64),
         ("cap_length_rank", c_uint64 * MAX_PHASES), ("cap_length_micro_batch", c_uint64 * MAX_PHASES),
-        ("memory_budget", c_uint64), ("prefetch_depth", c_uint32), ("n_iterators", c_uint32), ("verify_first", c_uint32),
+        ("memory_budget", c_uint64), ("prefetch_depth", c_uint32), ("n_iterators", c_uint32), ("verify_first",
+                                                                                               c_uint32),
         ("verify_every", c_uint32), ("daemon_timeout_ms", c_int64), ("open_timeout_ms", c_int64),
         ("peer_timeout_ms", c_int64), ("node_timeout_ms", c_int64), ("close_timeout_ms", c_int64),
         ("record", c_char_p), ("record_max_bytes", c_uint64), ("interface", c_char_p), ("audit", c_uint64),
@@ -81,7 +85,8 @@ class Options(ctypes.Structure):
 
 
 class Field(ctypes.Structure):
-    _fields_ = [("name", c_char_p), ("dtype", c_uint32), ("assembly", c_uint32), ("n_dims", c_uint32), ("axis", c_uint32),
+    _fields_ = [("name", c_char_p), ("dtype", c_uint32), ("assembly", c_uint32), ("n_dims", c_uint32), ("axis",
+                                                                                                        c_uint32),
                 ("shape", c_int64 * MAX_DIMS), ("axis_name", c_char_p * MAX_DIMS), ("pad_side", c_uint32),
                 ("pad_scope", c_uint32), ("pad_multiple", c_uint32), ("n_divisors", c_uint32), ("pad_to", c_uint64),
                 ("pad_bits", c_uint64), ("rows_of", c_char_p), ("divisor", c_uint32 * MAX_DIMS)]
@@ -104,13 +109,17 @@ class Tensor(ctypes.Structure):
 
 
 class Row(ctypes.Structure):
-    _fields_ = [("tag", c_uint64), ("origin_rank", c_uint32), ("origin_index", c_uint32), ("arrival_micro_batch", c_uint32),
-                ("reserved", c_uint32), ("loss_tokens", c_uint64), ("weight_step", c_double), ("weight_arrival", c_double)]
+    _fields_ = [("tag", c_uint64), ("origin_rank", c_uint32), ("origin_index", c_uint32), ("arrival_micro_batch",
+                                                                                           c_uint32),
+                ("reserved", c_uint32), ("loss_tokens", c_uint64), ("weight_step", c_double), ("weight_arrival",
+                                                                                               c_double)]
 
 
 class Totals(ctypes.Structure):
-    _fields_ = [("n_samples", c_uint64), ("loss_tokens", c_uint64), ("bytes", c_uint64), ("arrival_micro_batches", c_uint64),
-                ("bytes_moved", c_uint64), ("samples_moved", c_uint64), ("cost_before", c_uint64), ("cost_after", c_uint64),
+    _fields_ = [("n_samples", c_uint64), ("loss_tokens", c_uint64), ("bytes", c_uint64), ("arrival_micro_batches",
+                                                                                          c_uint64),
+                ("bytes_moved", c_uint64), ("samples_moved", c_uint64), ("cost_before", c_uint64), ("cost_after",
+                                                                                                    c_uint64),
                 ("cost_mean", c_uint64), ("length_micro_batch_before", c_uint64 * MAX_PHASES),
                 ("length_micro_batch_after", c_uint64 * MAX_PHASES), ("lacking_before", c_uint64),
                 ("lacking_after", c_uint64), ("plan_ns", c_uint64), ("mode", c_uint32), ("reserved", c_uint32),
@@ -144,18 +153,23 @@ class Note(ctypes.Structure):
 class Stats(ctypes.Structure):
     _fields_ = [(name, c_uint64) for name in (
         "steps_submitted", "steps_decided", "steps_delivered", "samples_in", "samples_out", "samples_dropped",
-        "samples_verified", "samples_corrupt", "bytes_out", "bytes_local", "bytes_remote", "arena_bytes", "budget_bytes",
-        "pipeline_ns_last", "shuffle_ns_total", "assembled_bytes_total")] + [("depth", c_uint32), ("epoch_n_local", c_uint32)]
+        "samples_verified", "samples_corrupt", "bytes_out", "bytes_local", "bytes_remote", "arena_bytes",
+        "budget_bytes",
+        "pipeline_ns_last", "shuffle_ns_total", "assembled_bytes_total")] + [("depth", c_uint32), ("epoch_n_local",
+                                                                                                   c_uint32)]
 
 
 class Pad(ctypes.Structure):
-    _fields_ = [("axis_mask", c_uint32), ("multiple", c_uint32), ("fixed", c_uint64 * MAX_EXTENTS), ("unit_bytes", c_uint64)]
+    _fields_ = [("axis_mask", c_uint32), ("multiple", c_uint32), ("fixed", c_uint64 * MAX_EXTENTS), ("unit_bytes",
+                                                                                                     c_uint64)]
 
 
 class PlanRequest(ctypes.Structure):
     _fields_ = [
-        ("size", c_size_t), ("n_ranks", c_uint32), ("n_phases", c_uint32), ("n_samples", c_void_p), ("length", c_void_p),
-        ("attention", c_void_p), ("bytes", c_void_p), ("micro_batch", c_void_p), ("unit", c_void_p), ("extent", c_void_p),
+        ("size", c_size_t), ("n_ranks", c_uint32), ("n_phases", c_uint32), ("n_samples", c_void_p), ("length",
+                                                                                                     c_void_p),
+        ("attention", c_void_p), ("bytes", c_void_p), ("micro_batch", c_void_p), ("unit", c_void_p), ("extent",
+                                                                                                      c_void_p),
         ("pads", c_void_p), ("pad_size", c_size_t), ("n_extents", c_uint32), ("n_pads", c_uint32),
         ("packed_bytes", c_void_p), ("node", c_void_p), ("speed_ppm", c_void_p), ("sync_set", c_void_p),
         ("phases", c_void_p), ("phase_size", c_size_t), ("algorithm", c_char_p), ("objective", c_uint32),
@@ -169,8 +183,10 @@ class PlanRequest(ctypes.Structure):
 class Quality(ctypes.Structure):
     _fields_ = [
         ("objective_before", c_uint64), ("objective_after", c_uint64), ("objective_bound", c_uint64),
-        ("rank_max_before", c_uint64), ("rank_max_after", c_uint64), ("rank_mean", c_uint64), ("samples_moved", c_uint64),
-        ("bytes_moved", c_uint64), ("bytes_total", c_uint64), ("bytes_floor", c_uint64), ("bytes_between_nodes", c_uint64),
+        ("rank_max_before", c_uint64), ("rank_max_after", c_uint64), ("rank_mean", c_uint64), ("samples_moved",
+                                                                                               c_uint64),
+        ("bytes_moved", c_uint64), ("bytes_total", c_uint64), ("bytes_floor", c_uint64), ("bytes_between_nodes",
+                                                                                          c_uint64),
         ("length_micro_batch_before", c_uint64 * MAX_PHASES), ("length_micro_batch_after", c_uint64 * MAX_PHASES),
         ("length_rank_before", c_uint64 * MAX_PHASES), ("length_rank_after", c_uint64 * MAX_PHASES),
         ("bytes_rank_before", c_uint64), ("bytes_rank_after", c_uint64), ("lacking_before", c_uint64),
@@ -179,16 +195,19 @@ class Quality(ctypes.Structure):
 
 
 class Plan(ctypes.Structure):
-    _fields_ = [("size", c_size_t), ("rank", c_void_p), ("micro_batch", c_void_p), ("row", c_void_p), ("reason", c_void_p),
+    _fields_ = [("size", c_size_t), ("rank", c_void_p), ("micro_batch", c_void_p), ("row", c_void_p), ("reason",
+                                                                                                       c_void_p),
                 ("n_micro_batches", c_uint32), ("reserved", c_uint32), ("quality", Quality), ("plan_id", c_ubyte * 16)]
 
 
 # C's name of each, for the test and for messages.
 STRUCTS: dict[str, type[ctypes.Structure]] = {
     "poise_err": Err, "poise_phase": Phase, "poise_options": Options, "poise_field": Field, "poise_value": Value,
-    "poise_sample": Sample, "poise_tensor": Tensor, "poise_row": Row, "poise_totals": Totals, "poise_mapping_in": MappingIn,
+    "poise_sample": Sample, "poise_tensor": Tensor, "poise_row": Row, "poise_totals": Totals,
+    "poise_mapping_in": MappingIn,
     "poise_mapping_out": MappingOut, "poise_mapping": Mapping, "poise_batch": Batch, "poise_note": Note,
-    "poise_stats": Stats, "poise_pad": Pad, "poise_plan_request": PlanRequest, "poise_plan": Plan, "poise_quality": Quality,
+    "poise_stats": Stats, "poise_pad": Pad, "poise_plan_request": PlanRequest, "poise_plan": Plan,
+    "poise_quality": Quality,
 }
 
 
@@ -199,9 +218,10 @@ class PyBuffer(ctypes.Structure):
                 ("suboffsets", c_void_p), ("internal", c_void_p)]
 
 
-# ---------------------------------------------------------------------------------------------------------------- layouts
+# ------------------------------------------------------------------------------------------------------------ layouts
 
-_CODES = {c_uint64: "Q", c_int64: "q", c_uint32: "I", c_int32: "i", c_double: "d", c_char_p: "P", c_void_p: "P", c_size_t: "N"}
+_CODES = {c_uint64: "Q", c_int64: "q", c_uint32: "I", c_int32: "i", c_double: "d", c_char_p: "P", c_void_p: "P",
+          c_size_t: "N"}
 
 
 def layout(cls: type[ctypes.Structure]) -> struct.Struct:
@@ -219,7 +239,7 @@ def layout(cls: type[ctypes.Structure]) -> struct.Struct:
     return made
 
 
-# ---------------------------------------------------------------------------------------------------------------- library
+# ------------------------------------------------------------------------------------------------------------ library
 
 _SONAME = "libpoise.so." + __version__.split(".")[0]
 
@@ -256,8 +276,8 @@ _library: ctypes.CDLL | None = None
 
 
 def _candidates() -> list[str]:
-    """Where the library may be, best first: POISE_LIBRARY alone if it is set, else beside the package, else the linker's
-    places."""
+    """Where the library may be, best first: POISE_LIBRARY alone if it is set, else beside the package, else the
+    linker's places."""
     named = os.environ.get("POISE_LIBRARY")
     if named:
         return [named]
@@ -310,7 +330,8 @@ def _open_library() -> ctypes.CDLL:
             function.restype = restype
             function.argtypes = argtypes
         return lib
-    raise LibraryNotFound("libpoise was not found: run `make install` and ldconfig, or set POISE_LIBRARY to build/libpoise.so "
+    raise LibraryNotFound("libpoise was not found: run `make install` and ldconfig, or set POISE_LIBRARY to "
+                          "build/libpoise.so "
                           "of a build tree (" + "; ".join(tried) + ")")
 
 
@@ -326,7 +347,8 @@ def library() -> ctypes.CDLL:
 
 def error(err: Err, code: int) -> PoiseError:
     """The exception for a call that returned `code` and filled `err`."""
-    return make(code, err.text.decode(errors="replace"), err.rank, err.sample, err.step, err.field.decode(errors="replace"))
+    return make(code, err.text.decode(errors="replace"), err.rank, err.sample, err.step,
+                err.field.decode(errors="replace"))
 
 
 def enum(member: str, value: int | str) -> int:

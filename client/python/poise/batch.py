@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A delivered micro-batch.
 
-The memory under a batch is one slot of the library's ring. `Hold` owns it: the batch refers to it, so does every view, and
-when the last of them is gone it gives the slot back. Tables (rows, totals, mapping) are copied when they are first asked
-for; they are small and outlive the slot.
+The memory under a batch is one slot of the library's ring. `Hold` owns it: the batch refers to it, so does every view,
+and when the last of them is gone it gives the slot back. Tables (rows, totals, mapping) are copied when they are first
+asked for; they are small and outlive the slot.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ class Hold:
     def check(self) -> None:
         """An error in a child process, where touching the memory would be the end of it."""
         if self._forked != _forks:
-            raise UseAfterFork("the batch belongs to the parent process: what it holds is not there in a child, unless copied",
+            raise UseAfterFork("the batch belongs to the parent process: what it holds is not there in a child, unless "
+                               "copied",
                                -errno.EPERM)
 
     def drop(self) -> None:
@@ -146,11 +147,13 @@ class Batch:
         plan_id: 16 bytes, the same on every rank.
     """
 
-    __slots__ = ("step", "micro_batch", "n_micro_batches", "n_samples", "plan_id", "_n_fields", "_addresses", "_hold", "_rows",
+    __slots__ = ("step", "micro_batch", "n_micro_batches", "n_samples", "plan_id", "_n_fields", "_addresses", "_hold",
+                 "_rows",
                  "_totals", "_mapping", "_names", "_phases", "_moved", "_tables", "__weakref__")
 
     def __init__(self, hold: Hold, phases: Sequence[str] = ()) -> None:
-        (self.step, self.micro_batch, self.n_micro_batches, self.n_samples, self._n_fields, rows, row_size, fields, tensor_size,
+        (self.step, self.micro_batch, self.n_micro_batches, self.n_samples, self._n_fields, rows, row_size, fields,
+         tensor_size,
          values, totals, mapping, self.plan_id) = _BATCH.unpack(_string_at(hold.pointer.value, _BATCH.size))
         self._addresses = rows, row_size, fields, tensor_size, values, totals, mapping
         self._hold: Any = hold
@@ -162,7 +165,7 @@ class Batch:
         self._moved: list[tuple[int, int]] | None = None  # of a copy: (from, to) a field
         self._tables: tuple[bytes, bytes] | None = None  # of a copy: its tensors
 
-    # ------------------------------------------------------------------------------------------------------------- tables
+    # ---------------------------------------------------------------------------------------------------------- tables
 
     def _check(self) -> None:
         if self._hold is None:
@@ -187,7 +190,8 @@ class Batch:
             self._check()
             t = _TOTALS.unpack(_string_at(self._addresses[5], _TOTALS.size))
             n, rest = len(self._phases), 9 + 2 * _P
-            self._totals = Totals(*t[:9], t[9:9 + n], t[9 + _P:9 + _P + n], *t[rest:rest + 3], _c.ENUMS["mode"][t[rest + 3]],
+            self._totals = Totals(*t[:9], t[9:9 + n], t[9 + _P:9 + _P + n], *t[rest:rest + 3],
+                                  _c.ENUMS["mode"][t[rest + 3]],
                                   t[rest + 5], t[rest + 6])
         return self._totals
 
@@ -214,7 +218,7 @@ class Batch:
                            for f in range(self._n_fields)}
         return self._names
 
-    # ------------------------------------------------------------------------------------------------------------ tensors
+    # --------------------------------------------------------------------------------------------------------- tensors
 
     def _index(self, name: str) -> int:
         by_name = self._by_name()
@@ -233,7 +237,8 @@ class Batch:
         if address and self._moved is not None:
             start, to = self._moved[self._names[name]]  # type: ignore[index]
             address += to - start
-        return TensorView(name, raw[2], raw[4:4 + n], raw[4 + _c.MAX_DIMS:4 + _c.MAX_DIMS + n], raw[-1], address, self._hold)
+        return TensorView(name, raw[2], raw[4:4 + n], raw[4 + _c.MAX_DIMS:4 + _c.MAX_DIMS + n], raw[-1], address,
+                          self._hold)
 
     def field(self, name: str) -> TensorView:
         """The assembled field; KeyError if the group has none of that name. Empty if no sample here has it."""
@@ -255,11 +260,11 @@ class Batch:
     def __len__(self) -> int:
         return self.n_samples
 
-    # ---------------------------------------------------------------------------------------------------------------- end
+    # ------------------------------------------------------------------------------------------------------------- end
 
     def release(self) -> None:
-        """Says that this object is not used any more. Its slot is free when no view of it is left, or now if there is none.
-        Rows, totals and mapping that were read before stay."""
+        """Says that this object is not used any more. Its slot is free when no view of it is left, or now if there is
+        none. Rows, totals and mapping that were read before stay."""
         self._hold = None
 
     def recycle(self) -> None:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import errno
 import os
 
-__all__ = ["PoiseError", "EndOfData", "StepError", "Timeout", "Aborted", "Interrupted", "UseAfterFork", "VersionMismatch",
+__all__ = ["PoiseError", "EndOfData", "StepError", "Timeout", "Aborted", "Interrupted", "UseAfterFork",
+           "VersionMismatch",
            "InvalidInput", "OutOfMemory", "LibraryNotFound", "PoiseWarning"]
 
 NONE = 0xFFFFFFFF  # POISE_NONE: does not apply

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rank's handle of a group: submit samples, read balanced micro-batches.
 
-Waiting. A signal's handler runs when the interpreter is back from C, so every wait is cut into slices: Ctrl-C is answered
-within one. poise_interrupt() would be quicker, but one that comes when the wait is just over ends a later, innocent one.
-Opening and closing cannot be cut; the main thread lets another one do them and waits for it.
+Waiting. A signal's handler runs when the interpreter is back from C, so every wait is cut into slices: Ctrl-C is
+answered within one. poise_interrupt() would be quicker, but one that comes when the wait is just over ends a later,
+innocent one. Opening and closing cannot be cut; the main thread lets another one do them and waits for it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Note(NamedTuple):
 
 
 class Group:
-    """One process's place in a group of data-parallel ranks. Joins at once and blocks until all have; a context manager.
+    """One process's place in a group of data-parallel ranks. Joins at once and blocks until all have; a context
+    manager.
 
     Args:
         job: name of the run; None: POISE_JOB, or made from the launcher's environment.
@@ -75,8 +76,10 @@ class Group:
     """
 
     def __init__(self, job: str | None = None, group: str = "dp", rank: int | None = None, n_ranks: int | None = None,
-                 replica: int | None = None, n_replicas: int | None = None, *, process_group: Any = None, mesh: Any = None,
-                 mesh_dim: str | Sequence[str] | None = None, cost: str | Sequence[Phase] | None = None, reuse: bool = False,
+                 replica: int | None = None, n_replicas: int | None = None, *, process_group: Any = None,
+                 mesh: Any = None,
+                 mesh_dim: str | Sequence[str] | None = None, cost: str | Sequence[Phase] | None = None,
+                 reuse: bool = False,
                  copy: bool = False, **options: Any) -> None:
         self._p: int | None = None
         self._once: list[int] = []  # the handle, for the one close() that takes it
@@ -85,7 +88,8 @@ class Group:
         self._phases = phases_of("length" if cost is None else cost)
         #: Names of the phases, in the order of Sample.length.
         self.phases = [phase.name for phase in self._phases]
-        where = ranks.find(rank, n_ranks, replica, n_replicas, process_group=process_group, mesh=mesh, mesh_dim=mesh_dim)
+        where = ranks.find(rank, n_ranks, replica, n_replicas, process_group=process_group, mesh=mesh,
+                           mesh_dim=mesh_dim)
         self.rank, self.n_ranks, self.replica, self.n_replicas = where[:4]
         known = {"job": job, "group": group, "rank": self.rank, "n_ranks": self.n_ranks, "replica": self.replica,
                  "n_replicas": self.n_replicas}
@@ -107,11 +111,11 @@ class Group:
         self._once.append(self._p)
         _open_groups.add(self)
 
-    # ------------------------------------------------------------------------------------------------------------- calls
+    # ----------------------------------------------------------------------------------------------------------- calls
 
     def _call(self, function: Any, *args: Any) -> int:
-        """One call into the library that cannot overlap with close(), which takes the handle away first and looks who is
-        inside then. No lock: a signal's exception could leave it locked."""
+        """One call into the library that cannot overlap with close(), which takes the handle away first and looks who
+        is inside then. No lock: a signal's exception could leave it locked."""
         me = threading.get_ident()
         self._inside[me] = True
         try:
@@ -154,7 +158,7 @@ class Group:
                 held_since = None
             self._poll_notices()
 
-    # ------------------------------------------------------------------------------------------------------- submitting
+    # ------------------------------------------------------------------------------------------------------ submitting
 
     def declare(self, fields: Sequence[Field]) -> None:
         """Declares fields: before the first submission, or new ones between submissions."""
@@ -184,8 +188,8 @@ class Group:
         self._take_back()
 
     def submit_or_fail(self, step: int, samples: Sequence[Sample], timeout: float | None = None) -> PoiseError | None:
-        """The same, but bad samples make the step bad on all ranks, whose next() raises StepError with the same text. Returns
-        the error, or None."""
+        """The same, but bad samples make the step bad on all ranks, whose next() raises StepError with the same text.
+        Returns the error, or None."""
         try:
             self.submit(step, samples, timeout)
         except PoiseError as error:
@@ -204,11 +208,12 @@ class Group:
         self._wait(timeout, self._lib.poise_end, step)
 
     def alloc(self, n_bytes: int, timeout: float | None = None) -> memoryview:
-        """Memory in this rank's arena (aligned to 64 bytes) for values of the next submission, which then copies nothing.
-        The view ends with that submission, or with discard()."""
+        """Memory in this rank's arena (aligned to 64 bytes) for values of the next submission, which then copies
+        nothing. The view ends with that submission, or with discard()."""
         data = ctypes.c_void_p()
         self._wait(timeout, self._lib.poise_alloc, n_bytes, last=(ctypes.byref(data),))
-        view = memoryview((ctypes.c_ubyte * n_bytes).from_address(data.value or 0)).cast("B") if n_bytes else memoryview(bytearray())
+        lent = (ctypes.c_ubyte * n_bytes).from_address(data.value) if n_bytes and data.value else bytearray()
+        view = memoryview(lent).cast("B")
         self._lent.append(view)
         return view
 
@@ -225,13 +230,13 @@ class Group:
                 pass
         self._lent.clear()
 
-    # ----------------------------------------------------------------------------------------------------------- reading
+    # --------------------------------------------------------------------------------------------------------- reading
 
     def next(self, iterator: int = 0, timeout: float | None = None, copy: bool | None = None) -> Batch:
         """The next micro-batch of an iterator.
 
-        Raises EndOfData, StepError (this step is bad on every rank; the next call goes on), Timeout naming what is waited for,
-        Aborted, or OutOfMemory where held batches fill the memory.
+        Raises EndOfData, StepError (this step is bad on every rank; the next call goes on), Timeout naming what is
+        waited for, Aborted, or OutOfMemory where held batches fill the memory.
         """
         self._poll_notices()
         if not 0 <= iterator < len(self._landing):
@@ -269,17 +274,18 @@ class Group:
         except EndOfData:
             raise StopIteration from None
 
-    # ----------------------------------------------------------------------------------------------------------- insight
+    # --------------------------------------------------------------------------------------------------------- insight
 
     def _poll_notices(self) -> None:
-        """Takes what the library has to say. Before a call rather than after it: where warnings are errors, none may come
-        between a batch and its reader."""
+        """Takes what the library has to say. Before a call rather than after it: where warnings are errors, none may
+        come between a batch and its reader."""
         if self._p is None:
             return
         note = _c.Note()
         fresh = []
         while self._call(self._lib.poise_notice, ctypes.byref(note), ctypes.sizeof(note)) == 1:
-            fresh.append(Note(note.step, _SEVERITIES.get(note.severity, "info"), note.text.decode(errors="replace"), note.dropped))
+            fresh.append(Note(note.step, _SEVERITIES.get(note.severity, "info"), note.text.decode(errors="replace"),
+                              note.dropped))
         self._notes.extend(fresh)
         for one in fresh:
             if one.severity == "info":
@@ -288,8 +294,8 @@ class Group:
                 warnings.warn(f"step {one.step}: {one.text}", PoiseWarning, stacklevel=_level_outside())
 
     def notices(self) -> list[Note]:
-        """All notices since the last call of this function, oldest first (the last 256). Those above "info" were also given to
-        warnings.warn() by submit() or next()."""
+        """All notices since the last call of this function, oldest first (the last 256). Those above "info" were also
+        given to warnings.warn() by submit() or next()."""
         self._poll_notices()
         notes = []
         while self._notes:
@@ -305,14 +311,15 @@ class Group:
         stats = _c.Stats()
         rc = self._call(self._lib.poise_stats, ctypes.byref(stats), ctypes.sizeof(stats))
         if rc < 0:
-            raise make(rc, "this process is a child of the one that opened the group: open one of its own after the fork")
+            raise make(rc,
+                       "this process is a child of the one that opened the group: open one of its own after the fork")
         return {name: getattr(stats, name) for name, _ in stats._fields_}
 
     def interrupt(self) -> None:
         """Ends all waits of other threads with Interrupted, and the next wait if none waits now."""
         self._call(self._lib.poise_interrupt)
 
-    # --------------------------------------------------------------------------------------------------------------- end
+    # ------------------------------------------------------------------------------------------------------------- end
 
     @property
     def closed(self) -> bool:
@@ -372,8 +379,8 @@ def _waited(error: PoiseError, seconds: float) -> PoiseError:
 
 
 def _aside(work: Any, abandoned: Any) -> Any:
-    """Runs work() so that Ctrl-C is answered: in the main thread, another one does it. If the wait for it is cut short, it goes
-    on behind our back and abandoned() takes its result."""
+    """Runs work() so that Ctrl-C is answered: in the main thread, another one does it. If the wait for it is cut short,
+    it goes on behind our back and abandoned() takes its result."""
     if threading.current_thread() is not threading.main_thread():
         return work()
     result: list[Any] = []

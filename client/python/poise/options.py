@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Group options: keyword arguments, by their C name, into struct poise_options.
 
-Values are as in C, but enums may be words ("equal"), flags booleans (`plan_only=True`), strings are str, and caps by phase a
-mapping from the phase's name or a list. What is left out, or None, is the library's default. What is not known is an error
+Values are as in C, but enums may be words ("equal"), flags booleans (`plan_only=True`), strings are str, and caps by
+phase a mapping from the phase's name or a list. What is left out, or None, is the library's default. What is not known
+is an error
 that lists the nearest names: a misspelt option that is ignored is found weeks later.
 """
 
@@ -92,7 +93,8 @@ def phase_array(phases: Sequence[Phase]) -> ctypes.Array:
     for to, phase in zip(array, phases):
         name = phase.name.encode()
         if len(name) >= _c.MAX_NAME:
-            raise InvalidInput(f"the name of phase {phase.name!r} has {len(name)} bytes: at most {_c.MAX_NAME - 1} are allowed")
+            raise InvalidInput(f"the name of phase {phase.name!r} has {len(name)} bytes: at most {_c.MAX_NAME - 1} are "
+                               "allowed")
         for member in ("linear", "quadratic", "constant", "passes"):
             put(to, member, getattr(phase, member), f"{member} of phase {phase.name}")
         to.name = name

@@ -41,12 +41,13 @@ class Plan:
     Attributes:
         n_ranks, n_micro_batches: the latter is the same on every rank.
         places: [rank][index] of Place: where each sample goes.
-        quality: by C name (struct poise_quality): costs before, after, no plan can be below; bytes moved; in units of 1,024
-            FLOP and bytes. Lists have one number a phase.
+        quality: by C name (struct poise_quality): costs before, after, no plan can be below; bytes moved; in units of
+            1,024 FLOP and bytes. Lists have one number a phase.
         plan_id: 16 bytes; equal inputs have equal ids.
     """
 
-    def __init__(self, n_samples: Sequence[int], rank: array[int], micro_batch: array[int], row: array[int], reason: bytes,
+    def __init__(self, n_samples: Sequence[int], rank: array[int], micro_batch: array[int], row: array[int],
+                 reason: bytes,
                  made: _c.Plan, n_phases: int) -> None:
         self.n_ranks = len(n_samples)
         self.n_micro_batches: int = made.n_micro_batches
@@ -80,11 +81,12 @@ class Plan:
 
     def __repr__(self) -> str:
         q = self.quality
-        return (f"<poise.Plan {sum(map(len, self.places))} samples on {self.n_ranks} ranks, {self.n_micro_batches} micro-batches, "
+        return (f"<poise.Plan {sum(map(len, self.places))} samples on {self.n_ranks} ranks, {self.n_micro_batches} "
+                f"micro-batches, "
                 f"cost {q['objective_before']} to {q['objective_after']}, {q['samples_moved']} moved>")
 
 
-# --------------------------------------------------------------------------------------------------------------- columns
+# ------------------------------------------------------------------------------------------------------------ columns
 
 
 def _column(code: str, values: Any, what: str) -> array[int]:
@@ -94,7 +96,8 @@ def _column(code: str, values: Any, what: str) -> array[int]:
         raise InvalidInput(f"{what}: {error}: it must be integers from 0 to 2^{8 * array(code).itemsize} - 1") from None
 
 
-def _by_sample(code: str, rows: Sequence[Sequence[int]] | None, n_samples: Sequence[int], what: str) -> array[int] | None:
+def _by_sample(code: str, rows: Sequence[Sequence[int]] | None, n_samples: Sequence[int],
+               what: str) -> array[int] | None:
     """One number a sample, given by rank."""
     if rows is None:
         return None
@@ -121,7 +124,8 @@ def _by_phase(rows: Sequence[Sequence[Any]] | None, phases: Sequence[Phase], n_s
                 raise unknown(f"{what} of sample {i}: phase", wrong[0], names)
             flat[i] = [sample.get(name, 0) for name in names]
         elif not hasattr(sample, "__len__") or len(sample) != len(names):
-            raise InvalidInput(f"{what} of sample {i} is {sample!r:.60}: it must be {len(names)} numbers, of {', '.join(names)}")
+            raise InvalidInput(f"{what} of sample {i} is {sample!r:.60}: it must be {len(names)} numbers, of "
+                               f"{', '.join(names)}")
     return _column("Q", [sample[phase] for phase in range(len(names)) for sample in flat], what)
 
 
@@ -129,7 +133,7 @@ def _address(column: array[int] | None) -> int | None:
     return column.buffer_info()[0] if column else None
 
 
-# ------------------------------------------------------------------------------------------------------------------ plan
+# --------------------------------------------------------------------------------------------------------------- plan
 
 
 def _caps(value: Any, phases: Sequence[Phase], what: str) -> array[int]:
@@ -146,7 +150,8 @@ def _caps(value: Any, phases: Sequence[Phase], what: str) -> array[int]:
     return _column("Q", value, what)
 
 
-def _apply(req: _c.PlanRequest, options: Mapping[str, Any], phases: Sequence[Phase], n_ranks: int, keep: list[Any]) -> None:
+def _apply(req: _c.PlanRequest, options: Mapping[str, Any], phases: Sequence[Phase], n_ranks: int,
+           keep: list[Any]) -> None:
     for name, value in options.items():
         if name not in OPTION_NAMES:
             raise unknown("option", name, OPTION_NAMES)
@@ -173,15 +178,15 @@ def plan(lengths_per_rank: Sequence[Sequence[Any]], *, cost: str | Sequence[Phas
     """Plans one step.
 
     Args:
-        lengths_per_rank: [rank][index]: a sample's length (tokens), or one number a phase of the cost, or a mapping by the
-            phase's name. A rank may be empty.
+        lengths_per_rank: [rank][index]: a sample's length (tokens), or one number a phase of the cost, or a mapping by
+            the phase's name. A rank may be empty.
         cost: a preset's name or phases; None: "length".
         attention: like lengths_per_rank; None: length squared.
         nbytes: [rank][index] of payload; None: 1 each.
         micro_batch: [rank][index] of the arrival micro-batch; None: consecutive equal pieces.
         unit: [rank][index]; samples of one rank and unit (not 0) move as one.
-        options: as of a Group: algorithm, objective, count, cut, stages, tolerance_ppm, micro_batch_size, n_micro_batches,
-            image_encoder_dp, caps; and by rank: node, speed_ppm, sync_set.
+        options: as of a Group: algorithm, objective, count, cut, stages, tolerance_ppm, micro_batch_size,
+            n_micro_batches, image_encoder_dp, caps; and by rank: node, speed_ppm, sync_set.
     """
     phases = phases_of("length" if cost is None else cost)
     n_samples = _column("I", [len(row) for row in lengths_per_rank], "samples")
@@ -214,7 +219,7 @@ def _run(req: _c.PlanRequest, n: int) -> tuple[array[int], array[int], array[int
     return rank, batch, row, reason, made
 
 
-# ------------------------------------------------------------------------------------------------------------ partitions
+# --------------------------------------------------------------------------------------------------------- partitions
 
 _LENGTH = (Phase("length", linear=1),)
 _DIFFERENCING_MAX = 1 << 27  # the planner's limit of items x lists for largest differencing
@@ -223,8 +228,8 @@ _DIFFERENCING_MAX = 1 << 27  # the planner's limit of items x lists for largest 
 def balanced_partitions(lengths: Sequence[int], k: int, equal_size: bool = False) -> list[list[int]]:
     """Splits indices 0 to len(lengths) - 1 into k lists whose summed lengths are as equal as can be.
 
-    Largest differencing (Karmarkar and Karp). With equal sizes that is poor where lengths differ much, as it begins with chunks
-    of like lengths; so the better one of it and of largest-first is taken.
+    Largest differencing (Karmarkar and Karp). With equal sizes that is poor where lengths differ much, as it begins
+    with chunks of like lengths; so the better one of it and of largest-first is taken.
 
     Args:
         lengths: integers >= 0; the cost of an item is its length.
@@ -258,8 +263,10 @@ def _partition(values: array[int], k: int, equal_size: bool, algorithm: str) -> 
     none = array("Q", [_c.NO_CAP])
     req = _c.PlanRequest(size=ctypes.sizeof(_c.PlanRequest), n_ranks=k, n_phases=1, n_samples=_address(counts),
                          length=_address(values), phases=ctypes.addressof(phases), phase_size=ctypes.sizeof(_c.Phase),
-                         algorithm=algorithm.encode(), count=_c.enum("count", "equal" if equal_size else "free"), tolerance_ppm=1,
-                         cap_bytes_rank=_c.NO_CAP, cap_length_rank=_address(none), cap_length_micro_batch=_address(none))
+                         algorithm=algorithm.encode(), count=_c.enum("count", "equal" if equal_size else "free"),
+                         tolerance_ppm=1,
+                         cap_bytes_rank=_c.NO_CAP, cap_length_rank=_address(none),
+                         cap_length_micro_batch=_address(none))
     rank, _, _, _, made = _run(req, n)
     parts: list[list[int]] = [[] for _ in range(k)]
     for i, r in enumerate(rank):
@@ -268,8 +275,8 @@ def _partition(values: array[int], k: int, equal_size: bool, algorithm: str) -> 
 
 
 def _fill_empty(parts: list[list[int]], lengths: Sequence[int]) -> None:
-    """An empty list takes the smallest item of a list that has two or more, where the planner left one empty (items of length
-    0, fewer large items than lists)."""
+    """An empty list takes the smallest item of a list that has two or more, where the planner left one empty (items of
+    length 0, fewer large items than lists)."""
     empty = [part for part in parts if not part]
     if not empty:
         return
@@ -285,6 +292,7 @@ def _fill_empty(parts: list[list[int]], lengths: Sequence[int]) -> None:
         raise make(-errno.EINVAL, f"{len(empty)} lists stay empty")
 
 
-def get_seqlen_balanced_partitions(seqlen_list: Sequence[int], k_partitions: int, equal_size: bool = False) -> list[list[int]]:
+def get_seqlen_balanced_partitions(seqlen_list: Sequence[int], k_partitions: int,
+                                   equal_size: bool = False) -> list[list[int]]:
     """balanced_partitions() under the name and with the arguments that users of Karmarkar-Karp balancing know."""
     return balanced_partitions(seqlen_list, k_partitions, equal_size)

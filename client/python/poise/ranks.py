@@ -8,9 +8,9 @@ Asked in this order; the first that knows answers:
 4. Megatron's parallel state, if it is imported and initialised;
 5. the environment: RANK and WORLD_SIZE, as torchrun sets them; else one rank alone is no group and an error.
 
-Tensor, context and pipeline parallel peers must see the same micro-batches: they are replicas of one rank. Taking them for
-ranks of their own would train on wrong data without a word; so where model parallelism shows and no group says who is who,
-this is an error.
+Tensor, context and pipeline parallel peers must see the same micro-batches: they are replicas of one rank. Taking them
+for ranks of their own would train on wrong data without a word; so where model parallelism shows and no group says who
+is who, this is an error.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ class Where(NamedTuple):
 _SAY = "pass process_group=, mesh= or rank=, n_ranks=, replica= and n_replicas="
 
 
-def find(rank: int | None = None, n_ranks: int | None = None, replica: int | None = None, n_replicas: int | None = None, *,
+def find(rank: int | None = None, n_ranks: int | None = None, replica: int | None = None, n_replicas: int | None = None,
+         *,
          process_group: Any = None, mesh: Any = None, mesh_dim: str | Sequence[str] | None = None,
          model_parallel_size: int | None = None) -> Where:
     """The place of this process; see the module. What is given as a number wins over what is found.
 
     Args:
-        model_parallel_size: processes that share a data-parallel rank, where the caller knows it: more than 1 without a group
-            is an error.
+        model_parallel_size: processes that share a data-parallel rank, where the caller knows it: more than 1 without a
+            group is an error.
     """
     if (rank is None) != (n_ranks is None):
         raise InvalidInput(f"rank is {rank} and n_ranks is {n_ranks}: give both, or none")
@@ -66,19 +67,21 @@ def find(rank: int | None = None, n_ranks: int | None = None, replica: int | Non
 def _numbers(rank: int, n_ranks: int, replica: int | None, n_replicas: int | None, source: str) -> Where:
     where = Where(rank, n_ranks, replica or 0, n_replicas or 1, source)
     if not (0 <= where.rank < where.n_ranks and 0 <= where.replica < where.n_replicas):
-        raise InvalidInput(f"rank {where.rank} of {where.n_ranks}, replica {where.replica} of {where.n_replicas} (from {source}): "
+        raise InvalidInput(f"rank {where.rank} of {where.n_ranks}, replica {where.replica} of {where.n_replicas} "
+                           f"(from {source}): "
                            "both are numbered from 0")
     return where
 
 
-# ------------------------------------------------------------------------------------------------------------------ torch
+# -------------------------------------------------------------------------------------------------------------- torch
 
 
 def _from_mesh(mesh: Any, mesh_dim: str | Sequence[str] | None, n_replicas: int | None) -> Where:
     names = tuple(mesh.mesh_dim_names or ())
     if mesh_dim is None:
         if mesh.ndim != 1:
-            raise InvalidInput(f"mesh has {mesh.ndim} dimensions {names}: name the data-parallel one (or ones) with mesh_dim=")
+            raise InvalidInput(f"mesh has {mesh.ndim} dimensions {names}: name the data-parallel one (or ones) "
+                               "with mesh_dim=")
         return _from_group(mesh.get_group(), n_replicas)._replace(source="mesh")
     wanted = (mesh_dim,) if isinstance(mesh_dim, str) else tuple(mesh_dim)
     for name in wanted:
@@ -117,8 +120,8 @@ def _from_group(group: Any, n_replicas: int | None) -> Where:
 
 
 def _beside(members: Sequence[int], world: int) -> tuple[int, int]:
-    """Which of the groups of a regular grid this one is, and how many there are: members first, first + stride, ...; the grid
-    repeats every n * stride ranks."""
+    """Which of the groups of a regular grid this one is, and how many there are: members first, first + stride, ...;
+    the grid repeats every n * stride ranks."""
     n = len(members)
     stride = members[1] - members[0] if n > 1 else 1
     regular = all(b - a == stride for a, b in zip(members, members[1:]))
@@ -126,12 +129,13 @@ def _beside(members: Sequence[int], world: int) -> tuple[int, int]:
     if n == 1:
         return first, world  # every process is the same rank
     if not regular or world % (n * stride) or first // stride % n:
-        raise InvalidInput(f"process_group is {list(members)} of {world} processes, which is no regular grid: say with replica= and "
-                           "n_replicas= which of the processes of its rank this one is (0, 1 if the others read no data)")
+        raise InvalidInput(f"process_group is {list(members)} of {world} processes, which is no regular grid: say with "
+                           "replica= and n_replicas= which of the processes of its rank this one "
+                           "is (0, 1 if the others read no data)")
     return first // (n * stride) * stride + first % stride, world // n
 
 
-# --------------------------------------------------------------------------------------------------------------- Megatron
+# ----------------------------------------------------------------------------------------------------------- Megatron
 
 
 def _megatron_state() -> Any:
@@ -157,7 +161,8 @@ def _from_megatron() -> Where | None:
         if size > 1:
             replica = replica * size + getattr(mpu, f"get_{kind}_rank")()
             n_replicas *= size
-    return Where(mpu.get_data_parallel_rank(), mpu.get_data_parallel_world_size(), replica, n_replicas, "Megatron's parallel state")
+    return Where(mpu.get_data_parallel_rank(), mpu.get_data_parallel_world_size(), replica, n_replicas,
+                 "Megatron's parallel state")
 
 
 def _megatron_asks() -> tuple[str, int] | None:
@@ -171,7 +176,7 @@ def _megatron_asks() -> tuple[str, int] | None:
     return None
 
 
-# ------------------------------------------------------------------------------------------------------------ environment
+# -------------------------------------------------------------------------------------------------------- environment
 
 # Set by launchers (Accelerate) for the processes that they start.
 _PARALLEL_VARIABLES = ("PARALLELISM_CONFIG_TP_SIZE", "PARALLELISM_CONFIG_CP_SIZE", "PARALLELISM_CONFIG_SP_SIZE",

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Balancing by indices: where lengths are known before reading, nothing has to move.
 
-Every rank computes the same plan from the same lengths, so there is no daemon, no message, no byte. What a step contains over
-all ranks is what torch's DistributedSampler with BatchSampler would have given it; only who gets which index changes.
+Every rank computes the same plan from the same lengths, so there is no daemon, no message, no byte. What a step
+contains over all ranks is what torch's DistributedSampler with BatchSampler would have given it; only who gets which
+index changes.
 """
 
 from __future__ import annotations
@@ -28,33 +29,35 @@ class BatchSampler:
     """A `batch_sampler` for a DataLoader that balances each global batch over the data-parallel ranks.
 
     Args:
-        lengths: [samples] of the dataset: tokens; or one number a phase of the cost; or a mapping from the phase's name to
-            [samples] of numbers.
+        lengths: [samples] of the dataset: tokens; or one number a phase of the cost; or a mapping from the phase's name
+            to [samples] of numbers.
         batch_size: samples a rank and batch.
-        rank, n_ranks, process_group, mesh, mesh_dim: the data-parallel rank; None: see poise.ranks. Replicas of a rank (tensor,
-            context, pipeline parallel peers) get the same batches.
+        rank, n_ranks, process_group, mesh, mesh_dim: the data-parallel rank; None: see poise.ranks. Replicas of a rank
+            (tensor, context, pipeline parallel peers) get the same batches.
         cost: a preset's name or phases; None: "length".
         attention: like lengths; None: length squared.
         shuffle, seed: as of DistributedSampler; call set_epoch() before each epoch.
         drop_last: what happens to samples that do not fill the last batch of all ranks.
-            False: all are read. Where the dataset is no multiple of n_ranks, samples from its beginning are read twice, so that all
-            ranks have as many; the last batch may be smaller.
-            True: nothing is read twice. The samples that are too many for n_ranks are left out, and so is a last batch that is
-            not full. (DistributedSampler and BatchSampler with that drop_last, both.)
-        accumulate: so many batches make one step (gradient accumulation), and are balanced together. The last step of an epoch may
-            have fewer.
-        generator: "torch": the permutation of torch.randperm, as DistributedSampler has it; "python": Python's own, without
-            torch; "auto": torch's if torch can be imported. All ranks need the same.
+            False: all are read. Where the dataset is no multiple of n_ranks, samples from its beginning are read twice,
+            so that all ranks have as many; the last batch may be smaller.
+            True: nothing is read twice. The samples that are too many for n_ranks are left out, and so is a last batch
+            that is not full. (DistributedSampler and BatchSampler with that drop_last, both.)
+        accumulate: so many batches make one step (gradient accumulation), and are balanced together. The last step of
+            an epoch may have fewer.
+        generator: "torch": the permutation of torch.randperm, as DistributedSampler has it; "python": Python's own,
+            without torch; "auto": torch's if torch can be imported. All ranks need the same.
         options: of poise.plan: algorithm, objective, tolerance_ppm, speed_ppm, caps ... Every batch keeps its number
             of samples; only those of a last step that is not full are cut evenly.
 
     len() is the number of batches of an epoch. state_dict() and load_state_dict() resume within an epoch.
     """
 
-    def __init__(self, lengths: Sequence[Any] | Mapping[str, Sequence[int]], batch_size: int, *, rank: int | None = None,
+    def __init__(self, lengths: Sequence[Any] | Mapping[str, Sequence[int]], batch_size: int, *,
+                 rank: int | None = None,
                  n_ranks: int | None = None, process_group: Any = None, mesh: Any = None,
                  mesh_dim: str | Sequence[str] | None = None, cost: str | Sequence[Phase] | None = None,
-                 attention: Sequence[Any] | Mapping[str, Sequence[int]] | None = None, shuffle: bool = True, seed: int = 0,
+                 attention: Sequence[Any] | Mapping[str, Sequence[int]] | None = None, shuffle: bool = True,
+                 seed: int = 0,
                  drop_last: bool = False, accumulate: int = 1, generator: str = "auto", **options: Any) -> None:
         if batch_size < 1 or accumulate < 1:
             raise InvalidInput(f"batch_size is {batch_size} and accumulate is {accumulate}: both must be at least 1")
@@ -131,7 +134,7 @@ class BatchSampler:
                 self._read += 1
                 yield batch
 
-    # ------------------------------------------------------------------------------------------------------------ steps
+    # ----------------------------------------------------------------------------------------------------------- steps
 
     def _step(self, order: Sequence[int], at: int, n: int) -> list[list[int]]:
         """This rank's batches of the step whose samples are at .. at + n of each rank."""
@@ -149,30 +152,34 @@ class BatchSampler:
             return [column[i] for i in indices]
         return [[column[i] for column in columns] for i in indices]
 
-    # ----------------------------------------------------------------------------------------------------------- resume
+    # ---------------------------------------------------------------------------------------------------------- resume
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """What load_state_dict() takes to go on.
 
         Args:
-            batches: batches of this epoch that the trainer has consumed; None: that were handed out, which is more where
-                DataLoader workers read ahead.
+            batches: batches of this epoch that the trainer has consumed; None: that were handed out, which is more
+                where DataLoader workers read ahead.
         """
         read = self._read if batches is None else batches
         if not 0 <= read <= len(self):
             raise InvalidInput(f"batches is {read}: an epoch has {len(self)}")
-        return {"version": _STATE_VERSION, "epoch": self.epoch, "batches": read, "samples": read * self.batch_size * self.n_ranks,
+        return {"version": _STATE_VERSION, "epoch": self.epoch, "batches": read,
+                "samples": read * self.batch_size * self.n_ranks,
                 "seed": self.seed, "shuffle": self.shuffle, "drop_last": self.drop_last, "n_samples": self._n,
-                "n_ranks": self.n_ranks, "batch_size": self.batch_size, "accumulate": self.accumulate, "torch": self._torch}
+                "n_ranks": self.n_ranks, "batch_size": self.batch_size, "accumulate": self.accumulate,
+                "torch": self._torch}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next iteration goes on behind what was read. On another number of ranks, or with another batch size, only between
-        steps of the new size."""
+        """The next iteration goes on behind what was read. On another number of ranks, or with another batch size, only
+        between steps of the new size."""
         if state.get("version") != _STATE_VERSION:
             raise InvalidInput(f"the state has version {state.get('version')}, this is {_STATE_VERSION}")
-        for name, mine in (("n_samples", self._n), ("seed", self.seed), ("shuffle", self.shuffle), ("torch", self._torch)):
+        for name, mine in (("n_samples", self._n), ("seed", self.seed), ("shuffle", self.shuffle), ("torch",
+                                                                                                    self._torch)):
             if state[name] != mine:
-                raise InvalidInput(f"the state was saved with {name} {state[name]}, this sampler has {mine}: they have other orders")
+                raise InvalidInput(f"the state was saved with {name} {state[name]}, this sampler has {mine}: they "
+                                   "have other orders")
         batches = state["batches"]
         same = all(state[name] == mine for name, mine in
                    (("n_ranks", self.n_ranks), ("batch_size", self.batch_size), ("accumulate", self.accumulate)))
@@ -182,8 +189,11 @@ class BatchSampler:
             step = self.batch_size * self.n_ranks * self.accumulate
             saved = state["batch_size"] * state["n_ranks"] * state["accumulate"]
             if state["samples"] % step or state["samples"] % saved:
-                raise InvalidInput(f"the state was saved after {state['samples']} samples of an epoch with {saved} a step "
-                                   f"({state['n_ranks']} ranks): this sampler has {step} a step ({self.n_ranks} ranks), of which "
+                raise InvalidInput(f"the state was saved after {state['samples']} samples of an epoch with {saved} a "
+                                   f"step "
+                                   f"({state['n_ranks']} ranks): this sampler has {step} a step "
+                                   f"({self.n_ranks} ranks), "
+                                   "of which "
                                    "that is no multiple")
             batches = state["samples"] // (self.batch_size * self.n_ranks)
         self.epoch = state["epoch"]
@@ -204,7 +214,8 @@ def _has_torch() -> bool:
     return True
 
 
-def _columns(values: Sequence[Any] | Mapping[str, Sequence[int]], phases: Sequence[Phase], what: str) -> list[array[int]]:
+def _columns(values: Sequence[Any] | Mapping[str, Sequence[int]], phases: Sequence[Phase],
+             what: str) -> list[array[int]]:
     """One compact array a phase."""
     names = [phase.name for phase in phases]
     if isinstance(values, Mapping):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a rank submits: fields, samples, and how Python objects become the arrays that poise_submit() reads.
 
-All samples of a step are packed into one block of memory by struct.pack_into: a ctypes object a sample would cost more than
-the library itself. The block and what it points to live until the call returns, which copies all of it.
+All samples of a step are packed into one block of memory by struct.pack_into: a ctypes object a sample would cost more
+than the library itself. The block and what it points to live until the call returns, which copies all of it.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class Field:
         name: unique in the group; ranks are merged by it.
         dtype: "bfloat16", "int64", "bytes" ... or a torch.dtype.
         shape: of one sample, 0 to 7 axes; -1 (or None) is ragged.
-        assembly: "concat" along `axis`; "padded": stacked at a new `axis`, ragged axes padded; "opaque": one after the other,
-            found through Batch.value().
+        assembly: "concat" along `axis`; "padded": stacked at a new `axis`, ragged axes padded; "opaque": one after the
+            other, found through Batch.value().
         axis: see assembly.
-        axis_name: padded: names of axes (one for all ragged ones, or one an axis, None: the field's own); axes of one name
-            are padded alike.
+        axis_name: padded: names of axes (one for all ragged ones, or one an axis, None: the field's own); axes of one
+            name are padded alike.
         pad_side: "right" or "left".
         pad_value: what padding is made of: a number, True, or None for zero bits.
         pad_scope: pad to the "micro_batch"'s maximum, to the whole "step"'s, or "fixed" to `pad_to`.
         pad_multiple: the padded extent is rounded up to a multiple of it.
-        rows_of: a grid field: this field's first axis must have as many rows as the sum over the grid's rows of the product
-            of their columns.
+        rows_of: a grid field: this field's first axis must have as many rows as the sum over the grid's rows of the
+            product of their columns.
         divisor: by column of the grid: what must divide it (spatial merge); rows count after the division.
     """
     name: str
@@ -65,8 +65,8 @@ class Sample:
 
     Attributes:
         values: by field name, what the sample has of it: a torch tensor on the CPU, anything with the buffer protocol
-            (bytes, memoryview, array, numpy), str, a number, nested lists of numbers; bare bytes take the field's shape.
-            A field that is missing (or None) is empty.
+            (bytes, memoryview, array, numpy), str, a number, nested lists of numbers; bare bytes take the field's
+            shape. A field that is missing (or None) is empty.
         length: tokens (patches) by phase, in the order of the cost's phases; a mapping by the phase's name; or one int
             where there is one phase.
         attention: by phase, the sum of squared full-attention segments; None: length squared.
@@ -88,7 +88,7 @@ class Sample:
     nbytes: int = 0
 
 
-# ----------------------------------------------------------------------------------------------------------- declarations
+# ------------------------------------------------------------------------------------------------------- declarations
 
 
 def pad_bits(code: int, value: Any, what: str) -> int:
@@ -133,7 +133,8 @@ def _fill(to: _c.Field, f: Field) -> None:
     what = f"field {f.name}"
     shape = [-1 if extent is None else extent for extent in f.shape]
     if len(shape) > _c.MAX_DIMS or len(f.divisor) > _c.MAX_DIMS:
-        raise InvalidInput(f"{what}: shape {shape} and divisor {list(f.divisor)} have at most {_c.MAX_DIMS} items", field=f.name)
+        raise InvalidInput(f"{what}: shape {shape} and divisor {list(f.divisor)} have at most {_c.MAX_DIMS} items",
+                           field=f.name)
     to.name = f.name.encode()
     to.dtype = dtype_code(f.dtype)
     to.n_dims = len(shape)
@@ -175,7 +176,7 @@ def field_array(fields: Sequence[Field]) -> ctypes.Array:
     return made
 
 
-# ----------------------------------------------------------------------------------------------------------------- values
+# ------------------------------------------------------------------------------------------------------------- values
 
 _get_buffer = ctypes.pythonapi.PyObject_GetBuffer
 _get_buffer.argtypes = [ctypes.py_object, ctypes.c_void_p, ctypes.c_int]
@@ -209,7 +210,8 @@ def _shape_of_bytes(info: Declared, n_bytes: int) -> tuple[int, ...]:
 
 def _torch_value(info: Declared, tensor: Any, torch: Any, keep: list[Any]) -> tuple[int, tuple[int, ...]]:
     if tensor.device.type != "cpu":
-        raise _wrong(info, f"the tensor is on {tensor.device}: samples are exchanged in the memory of the host, so balance them "
+        raise _wrong(info, f"the tensor is on {tensor.device}: samples are exchanged in the memory of the host, so "
+                           "balance them "
                            "before they are moved to the accelerator")
     if tensor.layout != torch.strided:
         raise _wrong(info, f"the tensor's layout is {tensor.layout}: give a dense one")
@@ -256,7 +258,8 @@ def _buffer_value(info: Declared, value: Any, keep: list[Any], buffers: list[Any
     try:
         _get_buffer(value, ctypes.byref(view), _ND_FORMAT)
     except TypeError:
-        raise _wrong(info, f"a {type(value).__name__} has no buffer: give a tensor, bytes, numbers or a string") from None
+        raise _wrong(info,
+                     f"a {type(value).__name__} has no buffer: give a tensor, bytes, numbers or a string") from None
     except BufferError:
         data = memoryview(value).tobytes()  # not contiguous
         shaped = memoryview(value)
@@ -277,7 +280,8 @@ def _typed(info: Declared, address: int, code: str, itemsize: int, shape: tuple[
         return address, (n_bytes,) if info.n_dims == 1 else shape
     fits = kind == wanted or (wanted == "bits" and kind == "u") or (itemsize == 1 and kind in ("u", "B"))
     if itemsize != info.itemsize or not fits:
-        raise _wrong(info, f"the buffer's elements are {code!r} of {itemsize} bytes, the field was declared {_c.DTYPES[info.code]}")
+        raise _wrong(info, f"the buffer's elements are {code!r} of {itemsize} bytes, the field was declared "
+                           f"{_c.DTYPES[info.code]}")
     return address, shape
 
 
@@ -285,7 +289,8 @@ def value_of(info: Declared, value: Any, keep: list[Any], buffers: list[Any]) ->
     """Address and shape of one value. `keep` and `buffers` take what must stay until the submission is over."""
     if type(value) is bytes:
         keep.append(value)
-        return _bytes_address(value), (len(value),) if info.n_dims == 1 == info.itemsize else _shape_of_bytes(info, len(value))
+        plain = info.n_dims == 1 == info.itemsize
+        return _bytes_address(value), (len(value),) if plain else _shape_of_bytes(info, len(value))
     torch = loaded_torch()
     if torch is not None and isinstance(value, torch.Tensor):
         return _torch_value(info, value, torch, keep)
@@ -296,7 +301,7 @@ def value_of(info: Declared, value: Any, keep: list[Any], buffers: list[Any]) ->
     return _buffer_value(info, value, keep, buffers)
 
 
-# ---------------------------------------------------------------------------------------------------------------- packing
+# ------------------------------------------------------------------------------------------------------------ packing
 
 _SAMPLE = _c.layout(_c.Sample)
 _VALUE = _c.layout(_c.Value)
@@ -335,13 +340,16 @@ class Packed:
                     if value is not None:
                         values_at = self._put_value(block, values_at, name, value, fields)
                 layout = s.unit_layout
-                _SAMPLE.pack_into(block, at, s.tag, lengths + 8 * n_phases * i, attention and attention + 8 * n_phases * i,
-                                  s.loss_tokens, _c.DEFAULT_MICRO_BATCH if s.micro_batch is None else s.micro_batch, s.unit,
+                _SAMPLE.pack_into(block, at, s.tag, lengths + 8 * n_phases * i,
+                                  attention and attention + 8 * n_phases * i,
+                                  s.loss_tokens, _c.DEFAULT_MICRO_BATCH if s.micro_batch is None else s.micro_batch,
+                                  s.unit,
                                   0 if layout in _TOGETHER else _c.enum("unit_layout", layout),
                                   (values_at - first) // _VALUE.size, base + first, _VALUE.size, s.nbytes)
             except struct.error as error:
                 raise make(-errno.EINVAL, f"sample {i}: tag {s.tag!r}, loss_tokens {s.loss_tokens!r}, micro_batch "
-                           f"{s.micro_batch!r}, unit {s.unit!r} and nbytes {s.nbytes!r} must be integers of at most 64 bits: "
+                           f"{s.micro_batch!r}, unit {s.unit!r} and nbytes {s.nbytes!r} must be integers of at most 64 "
+                           f"bits: "
                            f"{error}", sample=i) from None
             except InvalidInput as error:
                 raise make(error.code, f"sample {i}: {error.text}", sample=i, field=error.field) from None
@@ -368,10 +376,11 @@ class Packed:
         n_phases = len(phases)
         try:
             numbers = array(code, [number for row in rows for number in row])
-            if len(numbers) != n_phases * len(rows) or any([len(row) != n_phases or isinstance(row, Mapping) for row in rows]):
+            if any([len(row) != n_phases or isinstance(row, Mapping) for row in rows]):
                 raise TypeError
         except (TypeError, OverflowError):
-            numbers = array(code, [number for i, row in enumerate(rows) for number in _by_phase(code, row, phases, what, i)])
+            numbers = array(code, [number for i, row in enumerate(rows) for number in _by_phase(code, row, phases, what,
+                                                                                                i)])
         self._keep.append(numbers)
         return numbers.buffer_info()[0]
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Element types, and the view of one tensor of a batch.
 
-A view is made from an address and an owner. Every buffer object that it hands out refers to the owner, and the owner gives
-the batch's memory back when nothing refers to it any more; memoryview, torch and numpy keep the buffer object that they were
-made from. So a tensor that autograd saved, or a slice of a slice, keeps its bytes, and nobody counts anything.
+A view is made from an address and an owner. Every buffer object that it hands out refers to the owner, and the owner
+gives the batch's memory back when nothing refers to it any more; memoryview, torch and numpy keep the buffer object
+that they were made from. So a tensor that autograd saved, or a slice of a slice, keeps its bytes, and nobody counts
+anything.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ __all__ = ["TensorView", "dtype_code"]
 
 # struct's (and memoryview's) code of each type; those without one travel as bits of the same size.
 FORMATS = ("B", "?", "B", "b", "H", "h", "I", "i", "Q", "q", "e", "H", "f", "d", "B", "B", "", "")
-HAS_FORMAT = tuple(name not in ("bfloat16", "float8_e4m3", "float8_e5m2", "complex64", "complex128") for name in _c.DTYPES)
+HAS_FORMAT = tuple(name not in ("bfloat16", "float8_e4m3", "float8_e5m2", "complex64",
+                                "complex128") for name in _c.DTYPES)
 # The array interface's names (numpy); bfloat16 and 8 bit floats have none.
-_TYPESTR = ("|u1", "|b1", "|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "", "<f4", "<f8", "", "", "<c8", "<c16")
+_TYPESTR = ("|u1", "|b1", "|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "", "<f4", "<f8", "", "",
+            "<c8", "<c16")
 TORCH_NAMES = ("uint8", "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16",
                "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "complex64", "complex128")
 _ALIASES = {"float8_e4m3fn": "float8_e4m3", "f8e4m3": "float8_e4m3", "f8e5m2": "float8_e5m2", "half": "float16",
@@ -76,7 +79,8 @@ def _window(bits: int) -> type[ctypes.Array]:
 
 
 def window(address: int, n_bytes: int, owner: Any) -> ctypes.Array:
-    """A buffer object at `address` that keeps `owner`. It is as long as the next power of two, as each length of a ctypes
+    """A buffer object at `address` that keeps `owner`. It is as long as the next power of two, as each length of a
+    ctypes
     array is a class of its own, expensive to make: cut it to n_bytes before it is handed out."""
     buffer = _window(max(n_bytes - 1, 0).bit_length()).from_address(address)
     buffer.owner = owner
@@ -96,7 +100,8 @@ class TensorView:
 
     __slots__ = ("name", "code", "shape", "strides", "nbytes", "_address", "_owner")
 
-    def __init__(self, name: str, code: int, shape: tuple[int, ...], strides: tuple[int, ...], nbytes: int, address: int,
+    def __init__(self, name: str, code: int, shape: tuple[int, ...], strides: tuple[int, ...], nbytes: int,
+                 address: int,
                  owner: Any) -> None:
         self.name = name
         self.code = code
@@ -138,7 +143,8 @@ class TensorView:
             return memoryview(bytearray())
         self._owner.check()
         if not self.contiguous:
-            raise InvalidInput(f"{self.name}: a sample's part of a padded field is not contiguous (shape {self.shape}, strides "
+            raise InvalidInput(f"{self.name}: a sample's part of a padded field is not contiguous (shape {self.shape}, "
+                               f"strides "
                                f"{self.strides}): use torch(), tobytes() or tolist()")
         return memoryview(window(self._address, self.nbytes, self._owner)).cast("B")[:self.nbytes]
 
