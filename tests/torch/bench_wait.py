@@ -55,11 +55,14 @@ def run(rank: int, steps: int, samples: int, compute: float) -> list[float]:
     iterator = iter(poise.balance(loader, length))
     while True:
         begin = time.perf_counter()
-        if next(iterator, None) is None:
+        taken = next(iterator, None)
+        waited = time.perf_counter() - begin
+        if taken is None:
             return sorted(waits[len(waits) // 10 :])  # the first ones meet cold memory and processes that start
-        waits.append(time.perf_counter() - begin)
+        waits.append(waited)
         if compute:
             time.sleep(compute)
+        del taken  # here, or giving back a large batch would be counted as next()'s
 
 
 def show(what: str, waits: list[float]) -> float:
