@@ -24,7 +24,8 @@ static void plan(const struct plan_request *request)
 {
     static uint32_t rank[SAMPLES_MAX + 1], micro_batch[SAMPLES_MAX + 1], row[SAMPLES_MAX + 1];
     static uint8_t reason[SAMPLES_MAX + 1];
-    struct poise_plan plan = {sizeof plan, rank, micro_batch, row, reason};
+    struct poise_plan plan = {
+        .size = sizeof plan, .rank = rank, .micro_batch = micro_batch, .row = row, .reason = reason};
     struct poise_err err = {0};
 
     if (request->n_total > SAMPLES_MAX || request->req.n_ranks > SAMPLES_MAX ||
