@@ -408,6 +408,8 @@ static void *run(void *context)
         stop = p->stop;
         pthread_mutex_unlock(&p->lock);
     }
+    if (p->closing)
+        settle(p); /* a close in a hurry may not have left a turn for it */
     if (p->state != HANDLE_ABORTED)
         session_leave(p);
     struct link *link = p->link;

@@ -196,6 +196,46 @@ Test(client_read, closing_does_not_wait_for_ever_for_a_peer_that_does_not_submit
     ranks_run(2, rig.daemon.dir, rig.board, close_alone, NULL);
 }
 
+/* It reads nothing, and so may not submit for ever; the other one waits, and hears at its deadline for whom. */
+static int take_nothing(const struct rank_context *c)
+{
+    struct poise_options opt = rank_options(c, "take-nothing");
+    struct poise_err err = {0};
+
+    if (c->rank == 0)
+        opt.peer_timeout_ms = 1500;
+    struct poise *p = rank_open(&opt);
+    load_declare(p, 0);
+    for (uint64_t step = 0;; step++) {
+        int rc = load_submit(p, step, c->rank, 3, 0, &err);
+        if (c->rank == 1 && step >= opt.prefetch_depth + 1u) /* as far as it may be ahead of what it reads */
+            break;
+        EXPECT(rc == 0, "step %u: %d %s", (unsigned)step, rc, err.text);
+        for (bool last = false; c->rank == 0 && !last;) {
+            const struct poise_batch *batch;
+            rc = poise_next(p, 0, -1, &batch, &err);
+            if (rc == -ETIMEDOUT) {
+                EXPECT(strstr(err.text, "rank 1 has not submitted it"), "%s", err.text);
+                board_raise(c->board, 0);
+                rank_close(p);
+                return 0;
+            }
+            EXPECT(rc == 0, "%d %s", rc, err.text);
+            last = batch->micro_batch + 1 == batch->n_micro_batches;
+            poise_release(batch);
+        }
+    }
+    board_wait(c->board, 0, 1);
+    poise_hurry(p);
+    poise_close(p, NULL);
+    return 0;
+}
+
+Test(client_read, a_rank_that_stops_taking_is_named_at_the_deadline)
+{
+    ranks_run(2, rig.daemon.dir, rig.board, take_nothing, NULL);
+}
+
 /* One thread submits, two read an iterator each, a fourth releases. */
 struct readers {
     struct poise *p;
