@@ -4,6 +4,7 @@
 # A kill that has nothing to do with the plan costs nothing.
 set -eu
 unset POISE_SOCKET_DIR POISE_TEST_PLAN_DIES
+export ASAN_OPTIONS="${ASAN_OPTIONS:-}:handle_segv=0" # a sanitizer that reports the signal would end poised in its own way
 work=$(mktemp -d)
 poiseds=() trainers=()
 trap 'kill -9 "${poiseds[@]}" "${trainers[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT
@@ -13,7 +14,7 @@ fail() { echo "$*" >&2; tail -n 30 "$work"/*.log "$work"/trainer* >&2 || true; e
 start() { # NAME [FLAGS]: the poised of folder NAME, ready; its pid in $poised
     local name=$1
     shift
-    [ -p "$work/ready" ] || mkfifo "$work/ready"
+    rm -f "$work/ready" && mkfifo "$work/ready" # the one before may still have its end of the old one open
     "$BUILD/tests/poised_faulty" --config /dev/null --socket-dir "$work/$name" --node-name "$name" --ready-fd 8 "$@" \
         8>"$work/ready" 2>>"$work/$name.log" &
     poised=$!
