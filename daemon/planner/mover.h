@@ -49,7 +49,7 @@ void mover_put(struct mover *mv, uint32_t rank, uint32_t unit, uint8_t reason); 
 bool mover_refill(struct mover *mv, uint32_t unit);
 /* Brings ranks above their target below it, by the moves and swaps that cost the fewest bytes (repair.c). */
 void mover_repair(struct mover *mv);
-/* Finds a place for a pooled unit that fits nowhere as it is: something smaller makes room and looks on. */
+/* Finds a place for a pooled unit that mover_refill() did not place: something smaller makes room and looks on. */
 bool mover_squeeze(struct mover *mv, uint32_t unit);
 /* The same with two units for two, for a rank of few (pairs.c). False: none helps, or no work is left. */
 bool mover_swap_pairs(struct mover *mv, uint32_t rank);

@@ -112,12 +112,14 @@ static bool put_anywhere(struct mover *mv, uint32_t unit)
     return true;
 }
 
+/* It begins behind a mover_refill() that failed: a second one would find the same, and leaves the heaps as they are, since
+ * pushing what was popped, in reverse, and popping it again undo each other. */
 bool mover_squeeze(struct mover *mv, uint32_t unit)
 {
     uint32_t ranks[MOST_RANKS];
 
     /* What is pushed out is smaller each time, so this ends. */
-    while (!mover_refill(mv, unit)) {
+    do {
         struct change best = {.back = PLAN_ANY};
         uint32_t n = candidates(mv, PLAN_ANY, ranks);
         for (uint32_t i = 0; i < n && mv->work > 4; i++, mv->work -= 4) /* about as a step of search */
@@ -129,7 +131,7 @@ bool mover_squeeze(struct mover *mv, uint32_t unit)
         mover_put(mv, best.rank, unit, why);
         unit = best.back;
         mv->reason[unit] = POISE_REASON_SWAP;
-    }
+    } while (!mover_refill(mv, unit));
     return true;
 }
 
