@@ -101,6 +101,7 @@ int mover_init(struct mover *mv, struct problem *pb)
     GET(guest_next, pb->n_units);
     GET(reason, pb->n_units);
     GET(slots, pb->n_ranks);
+    GET(listed, pb->n_ranks);
     if (!fill || loads_new(pb, &mv->loads) < 0 || heap_new(&pb->pool, pb->n_ranks, &mv->closed) < 0 ||
         heap_new(&pb->pool, pb->n_ranks, &mv->open) < 0)
         return -ENOMEM;

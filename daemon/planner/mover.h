@@ -33,6 +33,8 @@ struct mover {
     uint32_t *node_first; /* [n_ranks + 1] of a rank: where its node begins in peers */
     uint32_t *node_end;   /* [n_ranks] and where it ends */
     uint64_t work;        /* steps of search left */
+    uint32_t *listed;     /* [n_ranks] the last list of candidates that the rank is in (repair.c) */
+    uint32_t n_listed;    /* lists so far: a few a unit, and `work` bounds the others */
 };
 
 /* Everything at home, aiming at pb->target. -ENOMEM. */

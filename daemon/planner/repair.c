@@ -13,9 +13,9 @@
 #define GUESTS 16 /* of a rank that a search looks at */
 
 /* Ranks near the top of the heaps (the first entries of a heap are its largest but for few). */
-static uint32_t candidates(const struct mover *mv, uint32_t except, uint32_t ranks[MOST_RANKS])
+static uint32_t candidates(struct mover *mv, uint32_t except, uint32_t ranks[MOST_RANKS])
 {
-    uint32_t n = 0;
+    uint32_t n = 0, now = ++mv->n_listed;
 
     for (uint32_t i = 0; i < mv->open.n && n < RANKS; i++)
         if (mv->open.id[i] != except)
@@ -23,13 +23,15 @@ static uint32_t candidates(const struct mover *mv, uint32_t except, uint32_t ran
     for (uint32_t i = 0, k = 0; i < mv->closed.n && k < RANKS; i++, k++)
         if (mv->closed.id[i] != except)
             ranks[n++] = mv->closed.id[i];
+    for (uint32_t i = 0; i < n; i++)
+        mv->listed[ranks[i]] = now;
     /* Beside a giant only the smallest units of all will do, wherever they are. */
     for (uint32_t i = 0; mv->exchanges && i < mv->pb->n_units && i < SMALLEST; i++) {
-        uint32_t at = mv->where[mv->pb->sorted[mv->pb->n_units - 1 - i].id], k = 0;
-        while (k < n && ranks[k] != at)
-            k++;
-        if (at != IN_POOL && at != except && k == n)
-            ranks[n++] = at;
+        uint32_t at = mv->where[mv->pb->sorted[mv->pb->n_units - 1 - i].id];
+        if (at == IN_POOL || at == except || mv->listed[at] == now)
+            continue;
+        mv->listed[at] = now;
+        ranks[n++] = at;
     }
     return n;
 }
