@@ -22,14 +22,25 @@ struct bin {
     uint32_t samples, units;
 };
 
+/* One way to cut a rank. */
+struct cutting {
+    struct bin *bins; /* [n_bins] */
+    uint32_t *bin_of; /* [n] by position in units */
+};
+
 struct cutter {
     struct problem *pb;
     uint32_t n_bins;
-    struct bin *bins; /* [n_bins] */
-    uint32_t *units;  /* [n] of this rank */
+    uint32_t *units; /* [n] of this rank */
     uint32_t n;
     struct sort_item *items; /* [2 * n] or [2 * n_bins] */
-    uint32_t *bin_of, *best; /* [n] by position in units */
+    struct cutting now, best;
+};
+
+/* A unit that is looked for a place, its numbers at hand: they are compared with every micro-batch. */
+struct piece {
+    uint64_t cost, length[POISE_MAX_PHASES];
+    uint32_t samples;
 };
 
 static uint64_t length_of(const struct problem *pb, uint32_t p, uint32_t unit)
@@ -37,53 +48,64 @@ static uint64_t length_of(const struct problem *pb, uint32_t p, uint32_t unit)
     return pb->length[(size_t)p * pb->n_units + unit];
 }
 
-static bool fits(const struct problem *pb, const struct bin *bin, uint32_t unit)
+static struct piece piece_of(const struct problem *pb, uint32_t unit)
+{
+    struct piece piece = {.cost = pb->cost[unit], .samples = unit_size(pb, unit)};
+
+    for (uint32_t p = 0; p < pb->n_phases; p++)
+        piece.length[p] = length_of(pb, p, unit);
+    return piece;
+}
+
+static bool fits(const struct problem *pb, const struct bin *bin, const struct piece *piece)
 {
     if (bin->units == 0)
         return true;
-    if ((uint64_t)bin->samples + unit_size(pb, unit) > pb->micro_batch_samples)
+    if ((uint64_t)bin->samples + piece->samples > pb->micro_batch_samples)
         return false;
     for (uint32_t p = 0; p < pb->n_phases; p++) {
-        uint64_t length = length_of(pb, p, unit);
-        if (length > pb->cap_length_micro_batch[p] || bin->length[p] > pb->cap_length_micro_batch[p] - length)
+        uint64_t length = piece->length[p], cap = pb->cap_length_micro_batch[p];
+        if (length > cap || bin->length[p] > cap - length)
             return false;
     }
     return true;
 }
 
-static void add(const struct problem *pb, struct bin *bin, uint32_t unit)
+static void add(const struct problem *pb, struct bin *bin, const struct piece *piece)
 {
-    bin->cost += pb->cost[unit];
-    bin->samples += unit_size(pb, unit);
+    bin->cost += piece->cost;
+    bin->samples += piece->samples;
     bin->units++;
     for (uint32_t p = 0; p < pb->n_phases; p++)
-        bin->length[p] += length_of(pb, p, unit);
+        bin->length[p] += piece->length[p];
 }
 
 /* How many phases the unit would bring to a bin that lacks them. */
-static uint32_t brings(const struct problem *pb, const struct bin *bin, uint32_t unit)
+static uint32_t brings(const struct problem *pb, const struct bin *bin, const struct piece *piece)
 {
     uint32_t n = 0;
 
     for (uint32_t p = 0; p < pb->n_phases; p++)
-        n += bin->length[p] == 0 && length_of(pb, p, unit) > 0;
+        n += bin->length[p] == 0 && piece->length[p] > 0;
     return n;
 }
 
-static uint32_t choose(const struct cutter *c, uint32_t unit, enum mode mode)
+static uint32_t choose(const struct cutter *c, const struct piece *piece, enum mode mode)
 {
     uint32_t found = PLAN_ANY, most = 0;
+    u128 least = ~(u128)0; /* above all sums */
 
     for (uint32_t b = 0; b < c->n_bins; b++) {
-        if (!fits(c->pb, &c->bins[b], unit))
+        const struct bin *bin = &c->now.bins[b];
+        uint32_t n = mode == PRESENCE ? brings(c->pb, bin, piece) : 0;
+        /* Whether it fits is looked at last: it is what takes time, and most micro-batches are not better. */
+        if (n < most || (n == most && bin->cost >= least) || !fits(c->pb, bin, piece))
             continue;
         if (mode == PACK)
             return b;
-        uint32_t n = mode == PRESENCE ? brings(c->pb, &c->bins[b], unit) : 0;
-        if (found == PLAN_ANY || n > most || (n == most && c->bins[b].cost < c->bins[found].cost)) {
-            found = b;
-            most = n;
-        }
+        found = b;
+        most = n;
+        least = bin->cost;
     }
     return found;
 }
@@ -131,18 +153,20 @@ static uint32_t try_mode(struct cutter *c, enum mode mode, const uint32_t n_pres
     uint32_t lacking = 0;
 
     sort_units(c, mode, n_present);
-    memset(c->bins, 0, c->n_bins * sizeof *c->bins);
+    memset(c->now.bins, 0, c->n_bins * sizeof *c->now.bins);
     for (uint32_t i = 0; i < c->n; i++) {
-        uint32_t at = c->items[i].id, b = choose(c, c->units[at], mode);
+        uint32_t at = c->items[i].id;
+        struct piece piece = piece_of(pb, c->units[at]);
+        uint32_t b = choose(c, &piece, mode);
         if (b == PLAN_ANY)
             return PLAN_ANY;
-        add(pb, &c->bins[b], c->units[at]);
-        c->bin_of[at] = b;
+        add(pb, &c->now.bins[b], &piece);
+        c->now.bin_of[at] = b;
     }
     for (uint32_t p = 0; p < pb->n_phases; p++) {
         uint32_t must = c->n_bins > n_present[p] ? c->n_bins - n_present[p] : 0, lack = 0;
         for (uint32_t b = 0; b < c->n_bins; b++)
-            lack += c->bins[b].length[p] == 0;
+            lack += c->now.bins[b].length[p] == 0;
         lacking += pb->present[p] ? lack - must : 0;
     }
     return lacking;
@@ -151,18 +175,17 @@ static uint32_t try_mode(struct cutter *c, enum mode mode, const uint32_t n_pres
 /* Micro-batches by falling cost; empty ones last. */
 static void number_bins(struct cutter *c, struct layout *layout)
 {
-    memset(c->bins, 0, c->n_bins * sizeof *c->bins);
-    for (uint32_t i = 0; i < c->n; i++)
-        add(c->pb, &c->bins[c->best[i]], c->units[i]);
+    struct bin *bins = c->best.bins;
+
     for (uint32_t b = 0; b < c->n_bins; b++) {
-        uint64_t cost = saturate(c->bins[b].cost);
-        c->items[b] = (struct sort_item){~(cost + (cost < UINT64_MAX && c->bins[b].units)), b};
+        uint64_t cost = saturate(bins[b].cost);
+        c->items[b] = (struct sort_item){~(cost + (cost < UINT64_MAX && bins[b].units)), b};
     }
     sort_items(c->items, c->n_bins, c->items + c->n_bins);
     for (uint32_t b = 0; b < c->n_bins; b++)
-        c->bins[c->items[b].id].samples = b;
+        bins[c->items[b].id].samples = b;
     for (uint32_t i = 0; i < c->n; i++)
-        layout->micro_batch[c->units[i]] = c->bins[c->best[i]].samples;
+        layout->micro_batch[c->units[i]] = bins[c->best.bin_of[i]].samples;
 }
 
 static int cut_rank(struct cutter *c, struct layout *layout)
@@ -177,8 +200,10 @@ static int cut_rank(struct cutter *c, struct layout *layout)
         uint32_t lacking = try_mode(c, mode, n_present);
         if (lacking >= least)
             continue;
+        struct cutting swap = c->best;
         least = lacking;
-        memcpy(c->best, c->bin_of, c->n * sizeof *c->best);
+        c->best = c->now;
+        c->now = swap;
     }
     if (least == PLAN_ANY)
         return -ENOSPC;
@@ -194,7 +219,7 @@ static uint32_t bins_needed(struct cutter *c)
     c->n_bins = c->n;
     try_mode(c, PACK, n_present);
     for (uint32_t b = 0; b < c->n_bins; b++)
-        used += c->bins[b].units > 0;
+        used += c->now.bins[b].units > 0;
     return used;
 }
 
@@ -217,16 +242,20 @@ static int group_by_rank(struct problem *pb, const struct layout *layout, uint32
     return 0;
 }
 
+static int cutting_new(struct problem *pb, uint32_t most, uint32_t n_bins, struct cutting *cutting)
+{
+    cutting->bins = pool_get(&pb->pool, n_bins, sizeof *cutting->bins);
+    cutting->bin_of = pool_get(&pb->pool, most, sizeof *cutting->bin_of);
+    return cutting->bins && cutting->bin_of ? 0 : -ENOMEM;
+}
+
 static int cutter_new(struct problem *pb, uint32_t most, uint32_t n_bins, struct cutter *ret_cutter)
 {
     struct cutter c = {.pb = pb};
     uint64_t n_items = 2ull * (most > n_bins ? most : n_bins);
 
-    c.bins = pool_get(&pb->pool, n_bins, sizeof *c.bins);
     c.items = pool_get(&pb->pool, n_items, sizeof *c.items);
-    c.bin_of = pool_get(&pb->pool, most, sizeof *c.bin_of);
-    c.best = pool_get(&pb->pool, most, sizeof *c.best);
-    if (!c.bins || !c.items || !c.bin_of || !c.best)
+    if (!c.items || cutting_new(pb, most, n_bins, &c.now) < 0 || cutting_new(pb, most, n_bins, &c.best) < 0)
         return -ENOMEM;
     *ret_cutter = c;
     return 0;
