@@ -78,18 +78,32 @@ static u128 padded_cost(const struct problem *pb, uint32_t p, const uint32_t *un
     return one * (phase->passes ? phase->passes : 1) * count;
 }
 
+/* The widest of each extent. */
+static void widen(const struct problem *pb, const uint32_t *units, uint32_t n, uint64_t widest[POISE_MAX_EXTENTS])
+{
+    const struct poise_plan_request *req = pb->req;
+
+    for (uint32_t e = 0; e < req->n_extents; e++) {
+        const uint32_t *extent = req->extent + (size_t)e * pb->n_samples;
+        uint32_t most = 0;
+        for (uint32_t i = 0; i < n && !pb->member_first; i++) /* units are samples */
+            most = extent[units[i]] > most ? extent[units[i]] : most;
+        for (uint32_t i = 0; i < n && pb->member_first; i++)
+            for (uint32_t m = 0; m < unit_n_members(pb, units[i]); m++) {
+                uint32_t x = extent[unit_member(pb, units[i], m)];
+                most = x > most ? x : most;
+            }
+        widest[e] = most;
+    }
+}
+
 static u128 padded_bytes(const struct problem *pb, const uint32_t *units, uint32_t n, uint32_t samples)
 {
     const struct poise_plan_request *req = pb->req;
     uint64_t widest[POISE_MAX_EXTENTS] = {0};
     u128 sum = 0;
 
-    for (uint32_t i = 0; i < n; i++)
-        for (uint32_t m = 0; m < unit_n_members(pb, units[i]); m++)
-            for (uint32_t e = 0; e < req->n_extents; e++) {
-                uint32_t x = req->extent[(size_t)e * pb->n_samples + unit_member(pb, units[i], m)];
-                widest[e] = x > widest[e] ? x : widest[e];
-            }
+    widen(pb, units, n, widest);
     for (uint32_t i = 0; i < req->n_pads; i++) {
         const struct poise_pad *pad = &req->pads[i];
         uint32_t multiple = pad->multiple ? pad->multiple : 1;
@@ -97,7 +111,8 @@ static u128 padded_bytes(const struct problem *pb, const uint32_t *units, uint32
         for (uint32_t e = 0; e < req->n_extents; e++)
             if (pad->axis_mask >> e & 1) {
                 uint64_t x = pad->fixed[e] ? pad->fixed[e] : widest[e];
-                x = (x + multiple - 1) / multiple * multiple;
+                if (multiple > 1)
+                    x = (x + multiple - 1) / multiple * multiple;
                 /* Four axes of 32 bits and a count may overflow even 128 bits; no such batch fits any cap. */
                 if (__builtin_mul_overflow(bytes, (u128)x, &bytes))
                     return (u128)1 << 100;
@@ -108,25 +123,50 @@ static u128 padded_bytes(const struct problem *pb, const uint32_t *units, uint32
     return sum;
 }
 
+/* Sums of a column over units, a loop a column: the sum stays in registers. Lengths of a phase fit in 64 bits. */
+static uint64_t sum_of(const uint64_t *column, const uint32_t *units, uint32_t n)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        sum += column[units[i]];
+    return sum;
+}
+
+static u128 wide_sum_of(const uint64_t *column, const uint32_t *units, uint32_t n)
+{
+    u128 sum = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        sum += column[units[i]];
+    return sum;
+}
+
+static uint32_t samples_of(const struct problem *pb, const uint32_t *units, uint32_t n)
+{
+    uint32_t sum = 0;
+
+    for (uint32_t i = 0; i < n && pb->size; i++)
+        sum += pb->size[units[i]];
+    return pb->size ? sum : n;
+}
+
 static void score_cell(const struct problem *pb, const uint32_t *units, uint32_t n, struct cell *cell)
 {
-    memset(cell, 0, sizeof *cell);
     cell->units = n;
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t u = units[i];
-        cell->samples += unit_size(pb, u);
-        cell->bytes += pb->packed[u];
-        for (uint32_t p = 0; p < pb->n_phases; p++)
-            cell->length[p] += pb->length[(size_t)p * pb->n_units + u];
-        if (!pb->phase_cost)
-            cell->cost[0] += pb->cost[u];
-    }
+    cell->samples = samples_of(pb, units, n);
+    cell->bytes = wide_sum_of(pb->packed, units, n);
+    for (uint32_t p = 0; p < pb->n_phases; p++)
+        cell->length[p] = sum_of(pb->length + (size_t)p * pb->n_units, units, n);
+    for (uint32_t g = 0; g < pb->n_segments; g++)
+        cell->cost[g] = 0;
+    if (!pb->phase_cost)
+        cell->cost[0] = wide_sum_of(pb->cost, units, n);
     for (uint32_t p = 0; pb->phase_cost && p < pb->n_phases; p++) {
         if (pb->phase[p].flags & POISE_PHASE_PADDED)
             cell->cost[pb->segment[p]] += padded_cost(pb, p, units, n);
         else
-            for (uint32_t i = 0; i < n; i++)
-                cell->cost[pb->segment[p]] += pb->phase_cost[(size_t)p * pb->n_units + units[i]];
+            cell->cost[pb->segment[p]] += wide_sum_of(pb->phase_cost + (size_t)p * pb->n_units, units, n);
     }
     if (pb->req->n_pads && cell->samples)
         cell->bytes += padded_bytes(pb, units, n, cell->samples);
