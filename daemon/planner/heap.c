@@ -37,11 +37,18 @@ static void rise(struct heap *h, uint32_t at, uint32_t id)
     set(h, at, id);
 }
 
+/* The lesser child of a place that has one. */
+static uint32_t lesser_child(const struct heap *h, uint32_t at)
+{
+    uint32_t child = 2 * at + 1;
+
+    return child + (child + 1 < h->n && before(h, h->id[child + 1], h->id[child]));
+}
+
 static void sink(struct heap *h, uint32_t at, uint32_t id)
 {
-    for (uint32_t child; (child = 2 * at + 1) < h->n; at = child) {
-        if (child + 1 < h->n && before(h, h->id[child + 1], h->id[child]))
-            child++;
+    for (uint32_t child; 2 * at + 1 < h->n; at = child) {
+        child = lesser_child(h, at);
         if (!before(h, h->id[child], id))
             break;
         set(h, at, h->id[child]);
@@ -65,13 +72,18 @@ void heap_moved(struct heap *h, uint32_t id)
         sink(h, at, id);
 }
 
+/* The last one takes the place. It belongs near the bottom most times: so the hole goes all the way down, one comparison a
+ * level, and from there the last one rises to where it would have sunk to. */
 void heap_remove(struct heap *h, uint32_t id)
 {
-    uint32_t at = h->at[id], last = h->id[--h->n];
+    uint32_t hole = h->at[id], last = h->id[--h->n];
 
     h->at[id] = PLAN_ANY;
     if (last == id)
         return;
-    set(h, at, last);
-    heap_moved(h, last);
+    for (uint32_t child; 2 * hole + 1 < h->n; hole = child) {
+        child = lesser_child(h, hole);
+        set(h, hole, h->id[child]);
+    }
+    rise(h, hole, last);
 }
