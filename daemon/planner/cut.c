@@ -31,7 +31,7 @@ struct cutting {
 struct cutter {
     struct problem *pb;
     uint32_t n_bins;
-    uint32_t *units; /* [n] of this rank */
+    uint32_t *units; /* [n] of this rank, largest cost first */
     uint32_t n;
     struct sort_item *items; /* [2 * n] or [2 * n_bins] */
     struct cutting now, best;
@@ -123,26 +123,31 @@ static uint64_t share(const struct problem *pb, uint32_t unit)
     return most;
 }
 
-/* Ascending key: what goes first. */
+static uint64_t rarest_phase(const struct problem *pb, uint32_t unit, const uint32_t n_present[POISE_MAX_PHASES])
+{
+    uint64_t rarest = UINT64_MAX;
+
+    for (uint32_t p = 0; p < pb->n_phases; p++)
+        if (length_of(pb, p, unit) > 0 && n_present[p] < rarest)
+            rarest = n_present[p];
+    return rarest;
+}
+
+/* What goes first. Units come largest first, which is all that COST wants; the others' ties fall by that, those of PACK by
+ * origin. */
 static void sort_units(struct cutter *c, enum mode mode, const uint32_t n_present[POISE_MAX_PHASES])
 {
-    const struct problem *pb = c->pb;
-
-    for (uint32_t i = 0; i < c->n; i++) {
-        uint64_t key = mode == PACK ? ~share(pb, c->units[i]) : ~pb->cost[c->units[i]];
-        c->items[i] = (struct sort_item){key, i};
-    }
-    sort_items(c->items, c->n, c->items + c->n);
-    if (mode != PRESENCE)
+    for (uint32_t i = 0; i < c->n; i++)
+        c->items[i] = (struct sort_item){mode == PACK       ? c->units[i]
+                                         : mode == PRESENCE ? rarest_phase(c->pb, c->units[i], n_present)
+                                                            : 0,
+                                         i};
+    if (mode != COST)
+        sort_items(c->items, c->n, c->items + c->n);
+    if (mode != PACK)
         return;
-    /* A second, stable sort: units by their rarest phase. */
-    for (uint32_t i = 0; i < c->n; i++) {
-        uint64_t rarest = UINT64_MAX;
-        for (uint32_t p = 0; p < pb->n_phases; p++)
-            if (length_of(pb, p, c->units[c->items[i].id]) > 0 && n_present[p] < rarest)
-                rarest = n_present[p];
-        c->items[i].key = rarest;
-    }
+    for (uint32_t i = 0; i < c->n; i++)
+        c->items[i].key = ~share(c->pb, c->units[c->items[i].id]);
     sort_items(c->items, c->n, c->items + c->n);
 }
 
@@ -223,7 +228,7 @@ static uint32_t bins_needed(struct cutter *c)
     return used;
 }
 
-/* Units by rank: a counting sort that leaves them in origin order. */
+/* Units by rank: a counting sort that leaves them largest first. */
 static int group_by_rank(struct problem *pb, const struct layout *layout, uint32_t **ret_first, uint32_t **ret_units)
 {
     uint32_t *first = pool_get(&pb->pool, pb->n_ranks + 2ull, sizeof *first);
@@ -235,8 +240,8 @@ static int group_by_rank(struct problem *pb, const struct layout *layout, uint32
         first[layout->rank[u] + 2]++;
     for (uint32_t r = 0; r < pb->n_ranks; r++)
         first[r + 2] += first[r + 1];
-    for (uint32_t u = 0; u < pb->n_units; u++)
-        units[first[layout->rank[u] + 1]++] = u;
+    for (uint32_t i = 0; i < pb->n_units; i++)
+        units[first[layout->rank[pb->sorted[i].id] + 1]++] = pb->sorted[i].id;
     *ret_first = first;
     *ret_units = units;
     return 0;
