@@ -34,6 +34,7 @@ struct cutter {
     uint32_t *units; /* [n] of this rank, largest cost first */
     uint32_t n;
     struct sort_item *items; /* [2 * n] or [2 * n_bins] */
+    uint32_t *order;         /* [n_bins] COST: the lightest first, then by number */
     struct cutting now, best;
 };
 
@@ -90,23 +91,48 @@ static uint32_t brings(const struct problem *pb, const struct bin *bin, const st
     return n;
 }
 
-static uint32_t choose(const struct cutter *c, const struct piece *piece, enum mode mode)
+static bool is_lighter(const struct bin *bins, uint32_t a, uint32_t b)
+{
+    return bins[a].cost < bins[b].cost || (bins[a].cost == bins[b].cost && a < b);
+}
+
+/* COST: the lightest that has room. `order` has the lightest first, so hardly more than one is looked at. */
+static uint32_t place_lightest(struct cutter *c, const struct piece *piece)
+{
+    struct bin *bins = c->now.bins;
+    uint32_t k = 0, *order = c->order, found;
+
+    while (k < c->n_bins && !fits(c->pb, &bins[order[k]], piece))
+        k++;
+    if (k == c->n_bins)
+        return PLAN_ANY;
+    found = order[k];
+    add(c->pb, &bins[found], piece);
+    for (; k + 1 < c->n_bins && is_lighter(bins, order[k + 1], found); k++)
+        order[k] = order[k + 1];
+    order[k] = found;
+    return found;
+}
+
+/* PRESENCE: of those that lack most of what it brings the lightest. PACK: the first that has room. */
+static uint32_t place_scan(struct cutter *c, const struct piece *piece, enum mode mode)
 {
     uint32_t found = PLAN_ANY, most = 0;
-    u128 least = ~(u128)0; /* above all sums */
 
     for (uint32_t b = 0; b < c->n_bins; b++) {
-        const struct bin *bin = &c->now.bins[b];
-        uint32_t n = mode == PRESENCE ? brings(c->pb, bin, piece) : 0;
-        /* Whether it fits is looked at last: it is what takes time, and most micro-batches are not better. */
-        if (n < most || (n == most && bin->cost >= least) || !fits(c->pb, bin, piece))
+        const struct bin *bins = c->now.bins;
+        uint32_t n = mode == PRESENCE ? brings(c->pb, &bins[b], piece) : 0;
+        if (!fits(c->pb, &bins[b], piece))
             continue;
+        if (found == PLAN_ANY || n > most || (n == most && bins[b].cost < bins[found].cost)) {
+            found = b;
+            most = n;
+        }
         if (mode == PACK)
-            return b;
-        found = b;
-        most = n;
-        least = bin->cost;
+            break;
     }
+    if (found != PLAN_ANY)
+        add(c->pb, &c->now.bins[found], piece);
     return found;
 }
 
@@ -133,8 +159,8 @@ static uint64_t rarest_phase(const struct problem *pb, uint32_t unit, const uint
     return rarest;
 }
 
-/* What goes first. Units come largest first, which is all that COST wants; the others' ties fall by that, those of PACK by
- * origin. */
+/* What goes first. Units come largest first, which is all that COST wants; ties of PRESENCE fall by that, those of PACK
+ * by origin. */
 static void sort_units(struct cutter *c, enum mode mode, const uint32_t n_present[POISE_MAX_PHASES])
 {
     for (uint32_t i = 0; i < c->n; i++)
@@ -159,13 +185,14 @@ static uint32_t try_mode(struct cutter *c, enum mode mode, const uint32_t n_pres
 
     sort_units(c, mode, n_present);
     memset(c->now.bins, 0, c->n_bins * sizeof *c->now.bins);
+    for (uint32_t b = 0; mode == COST && b < c->n_bins; b++)
+        c->order[b] = b;
     for (uint32_t i = 0; i < c->n; i++) {
         uint32_t at = c->items[i].id;
         struct piece piece = piece_of(pb, c->units[at]);
-        uint32_t b = choose(c, &piece, mode);
+        uint32_t b = mode == COST ? place_lightest(c, &piece) : place_scan(c, &piece, mode);
         if (b == PLAN_ANY)
             return PLAN_ANY;
-        add(pb, &c->now.bins[b], &piece);
         c->now.bin_of[at] = b;
     }
     for (uint32_t p = 0; p < pb->n_phases; p++) {
@@ -260,7 +287,8 @@ static int cutter_new(struct problem *pb, uint32_t most, uint32_t n_bins, struct
     uint64_t n_items = 2ull * (most > n_bins ? most : n_bins);
 
     c.items = pool_get(&pb->pool, n_items, sizeof *c.items);
-    if (!c.items || cutting_new(pb, most, n_bins, &c.now) < 0 || cutting_new(pb, most, n_bins, &c.best) < 0)
+    c.order = pool_get(&pb->pool, n_bins, sizeof *c.order);
+    if (!c.items || !c.order || cutting_new(pb, most, n_bins, &c.now) < 0 || cutting_new(pb, most, n_bins, &c.best) < 0)
         return -ENOMEM;
     *ret_cutter = c;
     return 0;
