@@ -64,14 +64,15 @@ static uint32_t first_at_most(const struct mover *mv, uint32_t rank, uint64_t co
 static void leaver_in(struct mover *mv, uint32_t rank, uint32_t unit, struct change *best)
 {
     const struct problem *pb = mv->pb;
+    bool found_guest = best->back != PLAN_ANY && best->bytes == 0; /* no other costs fewer bytes */
+    uint32_t seen = 0;
+
+    if (mv->cost[unit] == 0 || found_guest)
+        return;
     uint64_t room = mover_hole(mv, rank);
     u128 reserved = (u128)mv->slots[rank] * mv->small;
     room = room > reserved ? room - (uint64_t)reserved : 0;
     uint64_t need = mv->cost[unit] > room ? mv->cost[unit] - room : 0;
-    uint32_t seen = 0;
-
-    if (mv->cost[unit] == 0)
-        return;
     for (uint32_t v = mv->guest_first[rank]; v != PLAN_ANY && seen < GUESTS; v = mv->guest_next[v], seen++)
         if (mv->cost[v] >= need && mv->cost[v] < mv->cost[unit] && unit_size(pb, v) == unit_size(pb, unit) &&
             (best->back == PLAN_ANY || best->bytes > 0) && loads_fits_for(&mv->loads, rank, unit, v)) {
@@ -114,8 +115,8 @@ static bool put_anywhere(struct mover *mv, uint32_t unit)
     return true;
 }
 
-/* It begins behind a mover_refill() that failed: a second one would find the same, and leaves the heaps as they are, since
- * pushing what was popped, in reverse, and popping it again undo each other. */
+/* It begins behind a mover_refill() that failed: a second one would find the same, and leaves the heaps as they are,
+ * since pushing what was popped, in reverse, and popping it again undo each other. */
 bool mover_squeeze(struct mover *mv, uint32_t unit)
 {
     uint32_t ranks[MOST_RANKS];
