@@ -11,7 +11,6 @@
 #define INSERT_BELOW 72 /* most of what is sorted by rank comes nearly sorted, and then inserting beats merging */
 #define DIGIT_BITS 11   /* 2,048 counters are 8 KB: within the first-level cache beside the data */
 #define N_DIGITS (1u << DIGIT_BITS)
-#define N_PASSES 6 /* of 11 bits: 64 */
 
 static void insert(struct sort_item *items, uint32_t n)
 {
@@ -51,31 +50,37 @@ static void merge_sort(struct sort_item *items, uint32_t n, struct sort_item *sc
     merge(scratch, half, scratch + half, n - half, items);
 }
 
+/* One pass: by one digit, from one place to the other. */
+static void sort_by_digit(const struct sort_item *from, struct sort_item *to, uint32_t n, uint32_t shift)
+{
+    uint32_t count[N_DIGITS] = {0}, sum = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        count[from[i].key >> shift & (N_DIGITS - 1)]++;
+    for (uint32_t d = 0; d < N_DIGITS; d++) {
+        uint32_t c = count[d];
+        count[d] = sum;
+        sum += c;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        to[count[from[i].key >> shift & (N_DIGITS - 1)]++] = from[i];
+}
+
 void sort_items(struct sort_item *items, uint32_t n, struct sort_item *scratch)
 {
-    static const uint32_t mask = N_DIGITS - 1;
-    uint32_t count[N_PASSES][N_DIGITS];
     struct sort_item *from = items, *to = scratch;
+    uint64_t varies = 0; /* bits in which keys differ */
 
     if (n < N_DIGITS) {
         merge_sort(items, n, scratch);
         return;
     }
-    memset(count, 0, sizeof count);
-    for (uint32_t i = 0; i < n; i++)
-        for (uint32_t p = 0; p < N_PASSES; p++)
-            count[p][items[i].key >> p * DIGIT_BITS & mask]++;
-    for (uint32_t p = 0; p < N_PASSES; p++) {
-        uint32_t sum = 0;
-        if (count[p][items[0].key >> p * DIGIT_BITS & mask] == n)
+    for (uint32_t i = 1; i < n; i++)
+        varies |= items[i].key ^ items[0].key;
+    for (uint32_t shift = 0; shift < 64; shift += DIGIT_BITS) {
+        if ((varies >> shift & (N_DIGITS - 1)) == 0)
             continue; /* all keys share this digit */
-        for (uint32_t d = 0; d < N_DIGITS; d++) {
-            uint32_t c = count[p][d];
-            count[p][d] = sum;
-            sum += c;
-        }
-        for (uint32_t i = 0; i < n; i++)
-            to[count[p][from[i].key >> p * DIGIT_BITS & mask]++] = from[i];
+        sort_by_digit(from, to, n, shift);
         struct sort_item *swap = from;
         from = to;
         to = swap;
