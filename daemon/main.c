@@ -6,6 +6,7 @@
  */
 #include <assert.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -31,6 +32,8 @@
 
 #define EXIT_FAULT 1
 #define EXIT_USAGE 2
+#define KEEP_BYTES (64 << 20) /* more than a step of 4,096 ranks x 32 samples takes and gives back */
+#define BLOCK_BYTES (32 << 20) /* larger ones go to the kernel at once: the most that the allocator lets us say */
 #define RECONNECTING 64 /* connections of a user beside one a process: old ones end a moment after new ones begin */
 
 struct poised {
@@ -74,6 +77,16 @@ static void raise_limit(void)
             log_line(LOG_LINE_WARNING, "the limit of open files cannot be raised to %llu",
                      (unsigned long long)limit.rlim_max);
     }
+}
+
+/* Each step takes some 20 MB and gives it back. Given back to the kernel it has to be cleared and mapped again for the
+ * next: a tenth of a step. */
+static void keep_memory(void)
+{
+#ifdef __GLIBC__
+    mallopt(M_TRIM_THRESHOLD, KEEP_BYTES);
+    mallopt(M_MMAP_THRESHOLD, BLOCK_BYTES);
+#endif
 }
 
 static void on_end(void *data, const char *name)
@@ -204,6 +217,7 @@ static int run(struct poised *p)
     char text[256];
     log_init(p->config.log_level);
     raise_limit();
+    keep_memory();
     int rc = uv_loop_init(&p->loop);
     if (rc < 0) {
         log_line(LOG_LINE_ERROR, "no event loop: %s", uv_strerror(rc));
