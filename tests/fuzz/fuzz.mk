@@ -19,7 +19,7 @@ $(BUILD)/fuzz/payload: $(FUZZ_PAYLOAD)
 $(BUILD)/fuzz/csv: client/ctl/csv.c
 $(BUILD)/fuzz/config: daemon/shell/config.c daemon/shell/endpoint.c
 $(BUILD)/fuzz/directory: client/directory.c client/value.c
-$(BUILD)/fuzz/plan: client/ctl/plan_request.c client/ctl/plan_columns.c client/ctl/plan_where.c $(filter-out %/err.c,$(planner))
+$(BUILD)/fuzz/plan: client/offline.c client/sized.c client/ctl/plan_request.c client/ctl/plan_columns.c client/ctl/plan_where.c $(filter-out %/err.c,$(planner))
 $(BUILD)/fuzz/%: tests/fuzz/fuzz_%.c $(FUZZ_SOURCES) $(wildcard proto/*.h include/*.h) $(PB).c
 	$(call say,FUZZ,$@)
 	$(Q)command -v $(FUZZ_CC) >/dev/null || { echo "fuzzing needs clang: apt-get install clang" >&2; exit 1; }
