@@ -144,7 +144,8 @@ struct chaos_job {
     uint64_t steps, samples_in, samples_out, lost, doubled, corrupt, strays, dropped_bad, dropped_abort, step_errors;
     uint64_t undue;      /* errors that no fault explains */
     uint64_t attempts;   /* epochs */
-    uint64_t not_named;  /* a due error whose text does not name the dead one */
+    uint64_t not_named;  /* a due error whose text does not name the dead one, although its daemon saw it die */
+    uint64_t second_hand; /* likewise, where nobody saw it: names a rank that gave up waiting for it */
 };
 
 int job_new(struct chaos_job *job, struct chaos_net *net, uint32_t ranks_a_host, uint64_t seed);

@@ -219,7 +219,8 @@ static int judge_end(struct chaos_job *job, uint32_t r, int status)
         if (error_ms > job->due_ms && error_ms - job->due_ms > job->named_ms_max && job->due_clean)
             job->named_ms_max = error_ms - job->due_ms;
         if (!names_cause(job, rank->attempt.error)) {
-            job->not_named++;
+            job->not_named += job->due_clean;
+            job->second_hand += !job->due_clean;
             fprintf(stderr, "chaos: rank %u does not name the cause (rank %u on host %u): %s\n", r, job->due_rank,
                     job->due_host, rank->attempt.error);
         }

@@ -129,6 +129,8 @@ bool report_print(const struct chaos_run *run, FILE *out, uint32_t left_behind, 
     fprintf(out, "errors of bad steps, all due  %llu\n", (unsigned long long)job->step_errors);
     fprintf(out, "errors not due / not named    %llu / %llu\n", (unsigned long long)job->undue,
             (unsigned long long)job->not_named);
+    fprintf(out, "errors that name a rank that gave up, not the one that nobody saw die  %llu\n",
+            (unsigned long long)job->second_hand);
     fprintf(out, "a killed rank was named after at most %llu ms\n", (unsigned long long)job->named_ms_max);
     fprintf(out, "left behind                   %u\n", left_behind);
     fprintf(out, "%s\n", ok ? "all is as it must be" : "FAILED: `make chaos SEED=...` with this seed does the same again");
