@@ -93,7 +93,9 @@ static uint32_t brings(const struct problem *pb, const struct bin *bin, const st
 
 static bool is_lighter(const struct bin *bins, uint32_t a, uint32_t b)
 {
-    return bins[a].cost < bins[b].cost || (bins[a].cost == bins[b].cost && a < b);
+    if (bins[a].cost != bins[b].cost)
+        return bins[a].cost < bins[b].cost;
+    return a < b;
 }
 
 /* COST: the lightest that has room. `order` has the lightest first, so hardly more than one is looked at. */
