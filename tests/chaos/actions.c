@@ -17,25 +17,22 @@ static struct chaos_host *host_of(struct chaos_run *run, const struct chaos_faul
     return &run->net.hosts[fault->host];
 }
 
-static bool kill_daemon(struct chaos_run *run, struct chaos_fault *fault)
+static bool signal_daemon(struct chaos_run *run, struct chaos_fault *fault, int signal)
 {
     if (host_of(run, fault)->daemon <= 0)
         return false;
-    hosts_kill_daemon(&run->net, fault->host, SIGKILL);
+    hosts_kill_daemon(&run->net, fault->host, signal);
     return true;
 }
 
-static bool kill_coordinator(struct chaos_run *run, struct chaos_fault *fault)
+static bool kill_daemon(struct chaos_run *run, struct chaos_fault *fault)
 {
-    return kill_daemon(run, fault);
+    return signal_daemon(run, fault, SIGKILL);
 }
 
 static bool end_daemon(struct chaos_run *run, struct chaos_fault *fault)
 {
-    if (host_of(run, fault)->daemon <= 0)
-        return false;
-    hosts_kill_daemon(&run->net, fault->host, SIGTERM);
-    return true;
+    return signal_daemon(run, fault, SIGTERM);
 }
 
 static void start_daemon(struct chaos_run *run, struct chaos_fault *fault)
@@ -65,10 +62,7 @@ static void start_all_daemons(struct chaos_run *run, struct chaos_fault *fault)
 
 static bool stop_daemon(struct chaos_run *run, struct chaos_fault *fault)
 {
-    if (host_of(run, fault)->daemon <= 0 || host_of(run, fault)->stopped)
-        return false;
-    hosts_kill_daemon(&run->net, fault->host, SIGSTOP);
-    return true;
+    return !host_of(run, fault)->stopped && signal_daemon(run, fault, SIGSTOP);
 }
 
 static void continue_daemon(struct chaos_run *run, struct chaos_fault *fault)
@@ -78,7 +72,8 @@ static void continue_daemon(struct chaos_run *run, struct chaos_fault *fault)
 
 /* -------------------------------------------------------------------------------------------------------- trainers */
 
-/* A daemon that was away a moment ago may not know its trainers again yet; one that dies then is missed, not seen to die. */
+/* A daemon that was away a moment ago may not know its trainers again yet; one that dies then is missed, not seen to
+ * die. */
 #define KNOWN_MS 3000
 
 static bool was_calm(const struct chaos_run *run, uint32_t host)
@@ -185,7 +180,8 @@ static void flush(struct chaos_run *run, struct chaos_fault *fault)
 
 static bool slow(struct chaos_run *run, struct chaos_fault *fault)
 {
-    return hosts_command(&run->net, fault->host, "tc qdisc replace dev eth0 root tbf rate 40mbit burst 64kb latency 50ms") == 0;
+    return hosts_command(&run->net, fault->host,
+                         "tc qdisc replace dev eth0 root tbf rate 40mbit burst 64kb latency 50ms") == 0;
 }
 
 static void fast(struct chaos_run *run, struct chaos_fault *fault)
@@ -193,7 +189,7 @@ static void fast(struct chaos_run *run, struct chaos_fault *fault)
     hosts_command(&run->net, fault->host, "tc qdisc del dev eth0 root");
 }
 
-/* ----------------------------------------------------------------------------------------------------- configuration */
+/* ------------------------------------------------------------------------------------------------------------ mode */
 
 static bool set_mode(struct chaos_run *run, struct chaos_fault *fault, const char *mode)
 {
@@ -226,24 +222,40 @@ static void relax(struct chaos_run *run, struct chaos_fault *fault)
     cgroup_relax(host_of(run, fault));
 }
 
+/* clang-format off */
 const struct chaos_action chaos_actions[] = {
-    {"kill-daemon", "kill -9 of a daemon, started again", 10, 20, 1000, false, kill_daemon, start_daemon},
-    {"kill-coordinator", "kill -9 of a coordinator, started again", 8, 20, 1000, false, kill_coordinator, start_daemon},
-    {"kill-daemons", "kill -9 of all daemons at once, started again", 2, 20, 500, false, kill_all_daemons,
-     start_all_daemons},
-    {"restart-daemon", "SIGTERM of a daemon, started again", 4, 20, 500, false, end_daemon, start_daemon},
-    {"stop-daemon", "a daemon is stopped, and continued", 6, 100, 3000, false, stop_daemon, continue_daemon},
-    {"stop-trainer", "a trainer is stopped, and continued", 4, 100, 3000, false, stop_trainer, continue_trainer},
-    {"kill-trainer", "kill -9 of a trainer: the epoch ends, a new one begins", 3, 0, 0, false, kill_trainer, NULL},
-    {"kill-both", "kill -9 of a daemon and a trainer of its host at once", 1, 20, 1000, false, kill_both, start_daemon},
-    {"mode", "the mode is switched, and back to on", 4, 50, 2000, false, switch_mode, switch_on},
-    {"memory", "trainers of a host have 48 MB beyond what they use (cgroup)", 3, 500, 3000, false, squeeze, relax},
-    {"cut", "a host's link is cut", 6, 100, 3000, true, cut, flush},
-    {"lose", "a host loses one packet in ten", 6, 500, 3000, true, lose, flush},
-    {"reset", "a host's connections are reset", 6, 20, 500, true, reset, flush},
-    {"slow", "a host's link has 40 Mbit/s", 4, 500, 3000, true, slow, fast},
-    {"vanish", "a host loses its power: the epoch ends, a new one begins", 1, 11000, 13000, true, vanish, return_host},
+    {"kill-daemon", "kill -9 of a daemon, started again", 10, 20, 1000,
+     kill_daemon, start_daemon, AT_ANY, NEEDS_NOTHING},
+    {"kill-coordinator", "kill -9 of a coordinator, started again", 8, 20, 1000,
+     kill_daemon, start_daemon, AT_COORDINATOR, NEEDS_NOTHING},
+    {"kill-daemons", "kill -9 of all daemons at once, started again", 2, 20, 500,
+     kill_all_daemons, start_all_daemons, AT_ALL, NEEDS_NOTHING},
+    {"restart-daemon", "SIGTERM of a daemon, started again", 4, 20, 500,
+     end_daemon, start_daemon, AT_ANY, NEEDS_NOTHING},
+    {"stop-daemon", "a daemon is stopped, and continued", 6, 100, 3000,
+     stop_daemon, continue_daemon, AT_ANY, NEEDS_NOTHING},
+    {"stop-trainer", "a trainer is stopped, and continued", 4, 100, 3000,
+     stop_trainer, continue_trainer, AT_ANY, NEEDS_NOTHING},
+    {"kill-trainer", "kill -9 of a trainer: the epoch ends, a new one begins", 3, 0, 0,
+     kill_trainer, NULL, AT_ANY, NEEDS_NOTHING},
+    {"kill-both", "kill -9 of a daemon and a trainer of its host at once", 1, 20, 1000,
+     kill_both, start_daemon, AT_ANY, NEEDS_NOTHING},
+    {"mode", "the mode is switched, and back to on", 4, 50, 2000,
+     switch_mode, switch_on, AT_ANY, NEEDS_NOTHING},
+    {"memory", "trainers of a host have 48 MB beyond what they use (cgroup)", 3, 500, 3000,
+     squeeze, relax, AT_ANY, NEEDS_CGROUP},
+    {"cut", "a host's link is cut", 6, 100, 3000,
+     cut, flush, AT_ANY, NEEDS_NETWORK},
+    {"lose", "a host loses one packet in ten", 6, 500, 3000,
+     lose, flush, AT_ANY, NEEDS_NETWORK},
+    {"reset", "a host's connections are reset", 6, 20, 500,
+     reset, flush, AT_ANY, NEEDS_NETWORK},
+    {"slow", "a host's link has 40 Mbit/s", 4, 500, 3000,
+     slow, fast, AT_ANY, NEEDS_NETWORK},
+    {"vanish", "a host loses its power: the epoch ends, a new one begins", 1, 11000, 13000,
+     vanish, return_host, AT_ANY, NEEDS_NETWORK},
 };
+/* clang-format on */
 const uint32_t chaos_n_actions = sizeof chaos_actions / sizeof *chaos_actions;
 
 /* --------------------------------------------------------------------------------------------------------- choosing */
@@ -266,8 +278,8 @@ static bool in_list(const char *list, const char *name)
 static bool may(const struct chaos_run *run, const struct chaos_action *action)
 {
     return (!run->only || in_list(run->only, action->name)) &&
-           (!action->needs_net || (run->net.namespaces && run->net.n_hosts > 1)) &&
-           (action->begin != squeeze || run->net.hosts[0].cgroup[0]);
+           (action->needs != NEEDS_NETWORK || (run->net.namespaces && run->net.n_hosts > 1)) &&
+           (action->needs != NEEDS_CGROUP || run->net.hosts[0].cgroup[0]);
 }
 
 bool actions_known(const char *only)
@@ -291,8 +303,7 @@ static bool busy(const struct chaos_run *run, const struct chaos_fault *fault)
 {
     for (uint32_t i = 0; i < run->n_faults; i++)
         if (run->faults[i].active &&
-            (run->faults[i].host == fault->host || run->faults[i].action->begin == kill_all_daemons ||
-             fault->action->begin == kill_all_daemons))
+            (run->faults[i].host == fault->host || run->faults[i].action->at == AT_ALL || fault->action->at == AT_ALL))
             return true;
     return false;
 }
@@ -350,8 +361,8 @@ bool actions_begin(struct chaos_run *run, uint64_t now_ms)
 
     if (!action || run->n_faults == CHAOS_FAULTS)
         return false;
-    fault.host = action->begin == kill_coordinator ? (uint32_t)run_chance(run, run->net.n_coordinators)
-                                                   : fault.rank / run->job.ranks_a_host;
+    fault.host = action->at == AT_COORDINATOR ? (uint32_t)run_chance(run, run->net.n_coordinators)
+                                              : fault.rank / run->job.ranks_a_host;
     fault.from_ms = now_ms;
     fault.until_ms = now_ms + action->min_ms + run_chance(run, action->max_ms - action->min_ms + 1);
     if (busy(run, &fault) || run->job.due != DUE_NOTHING || !action->begin(run, &fault))

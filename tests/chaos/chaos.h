@@ -19,11 +19,11 @@
 
 #include "client/examples/payload.h"
 
-#define CHAOS_HOSTS   16
-#define CHAOS_RANKS   64
-#define CHAOS_SAMPLES 8  /* most that a rank has in a step */
-#define CHAOS_WINDOW  64 /* steps on the board: trainers sync each step, so they are at most one apart */
-#define CHAOS_PAUSES  4096
+#define CHAOS_HOSTS 16
+#define CHAOS_RANKS 64
+#define CHAOS_SAMPLES 8 /* most that a rank has in a step */
+#define CHAOS_WINDOW 64 /* steps on the board: trainers sync each step, so they are at most one apart */
+#define CHAOS_PAUSES 4096
 #define CHAOS_PAUSE_MS 100 /* a wait for a batch that is worth noting: undisturbed ones take microseconds */
 
 /* ------------------------------------------------------------------------------------------------------------ board */
@@ -32,7 +32,7 @@ struct chaos_pause { /* of a trainer: a wait that was long */
     uint64_t from_ms, ms, step;
 };
 
-struct chaos_attempt { /* of a rank, zero at its start */
+struct chaos_attempt {         /* of a rank, zero at its start */
     _Atomic uint64_t done;     /* steps that it is past: the next one to be read */
     _Atomic uint64_t error_ms; /* when an error that ends the attempt came; 0: none */
     int32_t error_code;
@@ -115,7 +115,7 @@ void hosts_show_status(const struct chaos_net *net, uint32_t host);
 /* ----------------------------------------------------------------------------------------------------------- memory */
 
 void cgroup_new(struct chaos_host *host);
-void cgroup_enter(const struct chaos_host *host); /* in a child: all it takes counts there */
+void cgroup_enter(const struct chaos_host *host);   /* in a child: all it takes counts there */
 bool cgroup_squeeze(const struct chaos_host *host); /* little is left beyond what is in use; false: no cgroup */
 void cgroup_relax(const struct chaos_host *host);
 bool cgroup_end(struct chaos_host *host); /* false: it cannot be removed */
@@ -137,14 +137,14 @@ struct chaos_job {
     enum chaos_due due;
     uint32_t due_rank, due_host;
     uint64_t due_ms;
-    bool host_away; /* no attempt can begin before it is back */
-    bool due_clean; /* its daemon knew it: no fault had just ended on its host */
+    bool host_away;        /* no attempt can begin before it is back */
+    bool due_clean;        /* its daemon knew it: no fault had just ended on its host */
     uint64_t named_ms_max; /* longest from the death of a rank to its name on another rank */
     /* Sums. */
     uint64_t steps, samples_in, samples_out, lost, doubled, corrupt, strays, dropped_bad, dropped_abort, step_errors;
-    uint64_t undue;      /* errors that no fault explains */
-    uint64_t attempts;   /* epochs */
-    uint64_t not_named;  /* a due error whose text does not name the dead one, although its daemon saw it die */
+    uint64_t undue;       /* errors that no fault explains */
+    uint64_t attempts;    /* epochs */
+    uint64_t not_named;   /* a due error whose text does not name the dead one, although its daemon saw it die */
     uint64_t second_hand; /* likewise, where nobody saw it: names a rank that gave up waiting for it */
 };
 
@@ -180,17 +180,21 @@ struct chaos_run {
     struct chaos_fault faults[CHAOS_FAULTS];
     uint32_t n_faults;
     const char *only; /* names of actions with commas; NULL: all */
-    bool each; /* each action once, in the table's order */
+    bool each;        /* each action once, in the table's order */
     bool quiet;
 };
+
+enum chaos_at { AT_ANY, AT_COORDINATOR, AT_ALL }; /* which host it meets */
+enum chaos_needs { NEEDS_NOTHING, NEEDS_NETWORK, NEEDS_CGROUP };
 
 struct chaos_action {
     const char *name, *text;
     uint32_t weight;
-    uint32_t min_ms, max_ms; /* how long it lasts */
-    bool needs_net;          /* namespaces */
+    uint32_t min_ms, max_ms;                                         /* how long it lasts */
     bool (*begin)(struct chaos_run *run, struct chaos_fault *fault); /* false: not possible now */
     void (*end)(struct chaos_run *run, struct chaos_fault *fault);   /* NULL: nothing to take back */
+    enum chaos_at at;
+    enum chaos_needs needs;
 };
 extern const struct chaos_action chaos_actions[];
 extern const uint32_t chaos_n_actions;
@@ -211,7 +215,7 @@ bool actions_known(const char *only);
 /* Starts a process that takes connections to `from` at port and port + 1, and passes both ways what comes to `to`, each
  * byte delay_ms later. enter(context) moves it to where it shall be. Returns its pid, -1. */
 pid_t relay_start(int (*enter)(void *), void *context, const char *from, const char *to, uint32_t port,
-                               uint64_t delay_ms);
+                  uint64_t delay_ms);
 
 /* ----------------------------------------------------------------------------------------------------------- report */
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Hosts for chaos: each is a network namespace, held by a process of ours and connected by a pair of interfaces to a
- * bridge that has a namespace of its own; so nothing of it shows on the machine, and all of it goes when the driver dies,
- * however it does. Where namespaces may not be made, hosts are folders of sockets on this one machine, and what needs a
- * network of its own is left out.
+ * bridge that has a namespace of its own; so nothing of it shows on the machine, and all of it goes when the driver
+ * dies, however it does. Where namespaces may not be made, hosts are folders of sockets on this one machine, and what
+ * needs a network of its own is left out.
  */
 #include "tests/chaos/chaos.h"
 
@@ -18,15 +18,17 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define READY_MS 20000
-#define END_MS   10000
+#define END_MS 10000
 
 /* ------------------------------------------------------------------------------------------------------- namespaces */
 
-/* A process that has a new network and a host's name of its own, and waits until we die. 0 where that is not allowed. */
+/* A process that has a new network and a host's name of its own, and waits until we die. 0 where that is not allowed.
+ */
 static pid_t hold_namespace(const char *name)
 {
     const pid_t parent = getpid();
@@ -135,10 +137,11 @@ static int connect_host(struct chaos_net *net, struct chaos_host *host)
     if (hosts_command_bridge(net, "ip link add h%u type veth peer name eth0 netns %d && ip link set h%u master br0 up",
                              host->number, (int)host->holder, host->number) != 0)
         return -1;
-    return hosts_command(net, host->number,
-                         "ip link set lo up && ip addr add %s/24 dev eth0 && ip link set eth0 up && nft add table inet chaos && "
-                         "nft add chain inet chaos in '{ type filter hook input priority 0; }'",
-                         host->address);
+    return hosts_command(
+        net, host->number,
+        "ip link set lo up && ip addr add %s/24 dev eth0 && ip link set eth0 up && nft add table inet chaos && "
+        "nft add chain inet chaos in '{ type filter hook input priority 0; }'",
+        host->address);
 }
 
 static int make_namespaces(struct chaos_net *net)
@@ -172,8 +175,8 @@ static uint32_t port_of(const struct chaos_net *net, uint32_t host)
 static void become_daemon(const struct chaos_net *net, const struct chaos_host *host, pid_t parent, int ready_fd)
 {
     char binary[512], listen[96], fd_text[16], keys[128];
-    const char *argv[16] = {binary,       "--socket-dir", host->dir, "--config", "/dev/null", "--ready-fd",
-                            fd_text,      "--node-name",  NULL,      "--listen", listen,      NULL};
+    const char *argv[16] = {binary,  "--socket-dir", host->dir, "--config", "/dev/null", "--ready-fd",
+                            fd_text, "--node-name",  NULL,      "--listen", listen,      NULL};
     char name[16];
     int n = 11, log_fd;
 
@@ -339,21 +342,21 @@ static uint32_t count_left(const char *folder)
 /* In order, since a daemon that is told to end must take its sockets with it. */
 static uint32_t end_daemon(struct chaos_net *net, struct chaos_host *host)
 {
-    const uint64_t from_ms = chaos_now_ms();
+    struct pollfd end = {.events = POLLIN};
     int status = 0;
 
     if (host->daemon <= 0)
         return 0;
+    end.fd = (int)syscall(SYS_pidfd_open, host->daemon, 0);
     kill(host->daemon, SIGCONT);
     kill(host->daemon, SIGTERM);
-    while (waitpid(host->daemon, &status, WNOHANG) == 0) {
-        if (chaos_now_ms() - from_ms > END_MS) {
-            fprintf(stderr, "chaos: the daemon of host %u does not end\n", host->number);
-            hosts_show_status(net, host->number);
-            kill(host->daemon, SIGKILL);
-        }
-        usleep(2000);
+    if (poll(&end, 1, END_MS) != 1) {
+        fprintf(stderr, "chaos: the daemon of host %u does not end\n", host->number);
+        hosts_show_status(net, host->number);
+        kill(host->daemon, SIGKILL);
     }
+    close(end.fd);
+    waitpid(host->daemon, &status, 0);
     host->daemon = 0;
     if (status != 0)
         fprintf(stderr, "chaos: the daemon of host %u ended with status %d: see %s\n", host->number, status, host->log);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The training job under chaos: starts a trainer a rank, judges every step that all ranks are past, and when a fault made
- * the epoch end, waits until every rank has ended with an error that names the cause, and starts the next attempt where
- * the slowest rank was. A trainer that ends otherwise, or a job that stands still, is what chaos is looking for.
+ * The training job under chaos: starts a trainer a rank, judges every step that all ranks are past, and when a fault
+ * made the epoch end, waits until every rank has ended with an error that names the cause, and starts the next attempt
+ * where the slowest rank was. A trainer that ends otherwise, or a job that stands still, is what chaos is looking for.
  */
 #include "tests/chaos/chaos.h"
 
@@ -16,9 +16,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define BOARD_FD  9
-#define HUNG_MS   60000 /* no step for so long: above what any fault lasts with the node timeout */
-#define DUE_MS    25000 /* for every rank to end after a death: node_timeout and what a busy machine adds */
+#define BOARD_FD 9
+#define HUNG_MS 60000 /* no step for so long: above what any fault lasts with the node timeout */
+#define DUE_MS 25000  /* for every rank to end after a death: node_timeout and what a busy machine adds */
 
 int job_new(struct chaos_job *job, struct chaos_net *net, uint32_t ranks_a_host, uint64_t seed)
 {
@@ -173,7 +173,8 @@ static void add_up(struct chaos_job *job)
                 job->dropped_abort += atomic_exchange(&job->board->came[step % CHAOS_WINDOW][r][i], 0);
 }
 
-/* ----------------------------------------------------------------------------------------------------- ends of ranks */
+/* ----------------------------------------------------------------------------------------------------- ends of ranks
+ */
 
 /* "rank 1" of a text that says "rank 12" is another one. */
 static bool names_rank(const char *text, uint32_t rank)
@@ -206,7 +207,7 @@ static int judge_end(struct chaos_job *job, uint32_t r, int status)
 {
     const struct chaos_rank *rank = &job->board->ranks[r];
     const uint64_t error_ms = atomic_load(&rank->attempt.error_ms);
-    const bool dead = job->due == DUE_KILLED_RANK      ? r == job->due_rank
+    const bool dead = job->due == DUE_KILLED_RANK     ? r == job->due_rank
                       : job->due == DUE_VANISHED_HOST ? r / job->ranks_a_host == job->due_host
                                                       : false;
 
@@ -240,7 +241,8 @@ static int reap(struct chaos_job *job, uint32_t *ret_alive)
     *ret_alive = 0;
     for (uint32_t r = 0; r < job->n_ranks; r++) {
         int status;
-        if (job->pids[r] > 0 && waitpid(job->pids[r], &status, WNOHANG) == job->pids[r] && judge_end(job, r, status) < 0)
+        if (job->pids[r] > 0 && waitpid(job->pids[r], &status, WNOHANG) == job->pids[r] &&
+            judge_end(job, r, status) < 0)
             rc = -1;
         *ret_alive += job->pids[r] > 0;
     }
@@ -267,7 +269,8 @@ static int stands_still(struct chaos_job *job, const char *what)
     fprintf(stderr, "chaos: %s (step %llu)\n", what, (unsigned long long)job_slowest(job));
     for (uint32_t r = 0; r < job->n_ranks; r++)
         fprintf(stderr, "chaos:   rank %u: pid %d, step %llu %s\n", r, (int)job->pids[r],
-                (unsigned long long)atomic_load(&job->board->ranks[r].attempt.done), job->board->ranks[r].attempt.error);
+                (unsigned long long)atomic_load(&job->board->ranks[r].attempt.done),
+                job->board->ranks[r].attempt.error);
     for (uint32_t h = 0; h < job->net->n_hosts; h++)
         hosts_show_status(job->net, h);
     job->undue++;

@@ -18,15 +18,15 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#define LOOK_MS    20
-#define GAP_MS     1500  /* at most, between two faults */
-#define CALM_STEPS 20    /* at the end, undisturbed */
-#define WARM_STEPS 3     /* before the first fault */
-#define END_MS     60000 /* for the trainers to reach the last step */
+#define LOOK_MS 20
+#define GAP_MS 1500   /* at most, between two faults */
+#define CALM_STEPS 20 /* at the end, undisturbed */
+#define WARM_STEPS 3  /* before the first fault */
+#define END_MS 60000  /* for the trainers to reach the last step */
 
 struct options {
     double minutes;
-    uint32_t ranks; /* a host */
+    uint32_t ranks;  /* a host */
     uint64_t faults; /* 0: until the time is over */
     const char *json;
 };
@@ -34,8 +34,10 @@ struct options {
 static const char usage[] =
     "chaos [--seed N] [--minutes 5] [--faults N] [--hosts 4] [--ranks 2] [--coordinators 2] [--only NAME,...]\n"
     "      [--each] [--keys] [--delay-ms MS] [--json FILE] [--quiet] [--list]\n\n"
-    "Runs trainers and daemons on hosts of their own and does bad things to them at random times, for so many minutes or\n"
-    "until so many were done; --each: each kind once. Ends with a report; status 1 where a sample was lost, doubled or corrupt, an error was not\n"
+    "Runs trainers and daemons on hosts of their own and does bad things to them at random times, for so many minutes "
+    "or\n"
+    "until so many were done; --each: each kind once. Ends with a report; status 1 where a sample was lost, doubled or "
+    "corrupt, an error was not\n"
     "due, or something hung or was left behind.\n";
 
 static volatile sig_atomic_t interrupted;
@@ -49,29 +51,59 @@ static void interrupt(int signal)
 static int parse(int argc, char **argv, struct chaos_run *run, struct options *opt)
 {
     static const struct option options[] = {
-        {"seed", 1, NULL, 's'},  {"minutes", 1, NULL, 'm'}, {"faults", 1, NULL, 'f'}, {"hosts", 1, NULL, 'h'},
-        {"ranks", 1, NULL, 'r'}, {"coordinators", 1, NULL, 'c'}, {"only", 1, NULL, 'o'},   {"json", 1, NULL, 'j'},
-        {"delay-ms", 1, NULL, 'd'}, {"each", 0, NULL, 'e'},  {"keys", 0, NULL, 'k'},    {"quiet", 0, NULL, 'q'},   {"list", 0, NULL, 'l'},   {"help", 0, NULL, 'H'},
-        {NULL, 0, NULL, 0},
+        {"seed", 1, NULL, 's'},     {"minutes", 1, NULL, 'm'},      {"faults", 1, NULL, 'f'}, {"hosts", 1, NULL, 'h'},
+        {"ranks", 1, NULL, 'r'},    {"coordinators", 1, NULL, 'c'}, {"only", 1, NULL, 'o'},   {"json", 1, NULL, 'j'},
+        {"delay-ms", 1, NULL, 'd'}, {"each", 0, NULL, 'e'},         {"keys", 0, NULL, 'k'},   {"quiet", 0, NULL, 'q'},
+        {"list", 0, NULL, 'l'},     {"help", 0, NULL, 'H'},         {NULL, 0, NULL, 0},
     };
 
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
-        case 's': run->seed = strtoull(optarg, NULL, 10); break;
-        case 'm': opt->minutes = strtod(optarg, NULL); break;
-        case 'f': opt->faults = strtoull(optarg, NULL, 10); break;
-        case 'h': run->net.n_hosts = (uint32_t)strtoul(optarg, NULL, 10); break;
-        case 'r': opt->ranks = (uint32_t)strtoul(optarg, NULL, 10); break;
-        case 'c': run->net.n_coordinators = (uint32_t)strtoul(optarg, NULL, 10); break;
-        case 'o': run->only = optarg; break;
-        case 'j': opt->json = optarg; break;
-        case 'd': run->net.delay_ms = strtoull(optarg, NULL, 10); break;
-        case 'e': run->each = true; break;
-        case 'k': run->net.keys = true; break;
-        case 'q': run->quiet = true; break;
-        case 'l': actions_known("list"); exit(0);
-        case 'H': fputs(usage, stdout); exit(0);
-        default: fputs(usage, stderr); return -1;
+        case 's':
+            run->seed = strtoull(optarg, NULL, 10);
+            break;
+        case 'm':
+            opt->minutes = strtod(optarg, NULL);
+            break;
+        case 'f':
+            opt->faults = strtoull(optarg, NULL, 10);
+            break;
+        case 'h':
+            run->net.n_hosts = (uint32_t)strtoul(optarg, NULL, 10);
+            break;
+        case 'r':
+            opt->ranks = (uint32_t)strtoul(optarg, NULL, 10);
+            break;
+        case 'c':
+            run->net.n_coordinators = (uint32_t)strtoul(optarg, NULL, 10);
+            break;
+        case 'o':
+            run->only = optarg;
+            break;
+        case 'j':
+            opt->json = optarg;
+            break;
+        case 'd':
+            run->net.delay_ms = strtoull(optarg, NULL, 10);
+            break;
+        case 'e':
+            run->each = true;
+            break;
+        case 'k':
+            run->net.keys = true;
+            break;
+        case 'q':
+            run->quiet = true;
+            break;
+        case 'l':
+            actions_known("list");
+            exit(0);
+        case 'H':
+            fputs(usage, stdout);
+            exit(0);
+        default:
+            fputs(usage, stderr);
+            return -1;
         }
     }
     if (run->net.n_hosts < 1 || run->net.n_hosts > CHAOS_HOSTS || opt->ranks < 1 ||
@@ -106,8 +138,8 @@ static int disturb(struct chaos_run *run, const struct options *opt)
 
     while (!interrupted) {
         const uint64_t now_ms = chaos_now_ms();
-        const bool over = now_ms >= end_ms || (opt->faults && run->n_faults >= opt->faults) ||
-                          (run->each && actions_all_done(run));
+        const bool over =
+            now_ms >= end_ms || (opt->faults && run->n_faults >= opt->faults) || (run->each && actions_all_done(run));
 
         actions_step(run, now_ms);
         if (job_look(&run->job) < 0)

@@ -16,9 +16,9 @@
 #include <signal.h>
 #include <unistd.h>
 
-#define PAIRS   128
-#define CHUNK   16384
-#define PORTS   2       /* a coordinator's: messages and beacons */
+#define PAIRS 128
+#define CHUNK 16384
+#define PORTS 2         /* a coordinator's: messages and beacons */
 #define BACKLOG 4194304 /* bytes under way in one direction before no more are read */
 
 struct chunk {
@@ -68,7 +68,8 @@ static void accept_pair(struct relay *relay, int port)
             continue;
         pair->fd[0] = fd;
         pair->fd[1] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (connect(pair->fd[1], (struct sockaddr *)&relay->to[port], sizeof relay->to[port]) < 0 && errno != EINPROGRESS)
+        if (connect(pair->fd[1], (struct sockaddr *)&relay->to[port], sizeof relay->to[port]) < 0 &&
+            errno != EINPROGRESS)
             close_pair(pair);
         return;
     }
@@ -147,8 +148,7 @@ static _Noreturn void run(struct relay *relay)
                                     .events = POLLIN};
         poll(fds, PORTS + 2 * PAIRS, 1); /* what is due is looked for each millisecond */
         for (int i = 0; i < PAIRS; i++)
-            if (relay->pairs[i].fd[0] >= 0 &&
-                serve(relay, &relay->pairs[i], &fds[PORTS + 2 * i], chaos_now_ms()) < 0)
+            if (relay->pairs[i].fd[0] >= 0 && serve(relay, &relay->pairs[i], &fds[PORTS + 2 * i], chaos_now_ms()) < 0)
                 close_pair(&relay->pairs[i]);
         for (int i = 0; i < PORTS; i++)
             if (fds[i].revents)
@@ -169,7 +169,8 @@ static int bind_port(struct relay *relay, int i, const char *from, const char *t
     return listen(relay->listener[i], 64);
 }
 
-pid_t relay_start(int (*enter)(void *), void *context, const char *from, const char *to, uint32_t port, uint64_t delay_ms)
+pid_t relay_start(int (*enter)(void *), void *context, const char *from, const char *to, uint32_t port,
+                  uint64_t delay_ms)
 {
     const pid_t parent = getpid(), pid = fork();
     struct relay *relay;

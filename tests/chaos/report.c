@@ -105,7 +105,8 @@ static bool fine(const struct chaos_run *run, uint32_t left_behind)
 {
     const struct chaos_job *job = &run->job;
 
-    return !job->lost && !job->doubled && !job->corrupt && !job->strays && !job->undue && !job->not_named && !left_behind;
+    return !job->lost && !job->doubled && !job->corrupt && !job->strays && !job->undue && !job->not_named &&
+           !left_behind;
 }
 
 bool report_print(const struct chaos_run *run, FILE *out, uint32_t left_behind, double minutes)
@@ -133,7 +134,8 @@ bool report_print(const struct chaos_run *run, FILE *out, uint32_t left_behind, 
             (unsigned long long)job->second_hand);
     fprintf(out, "a killed rank was named after at most %llu ms\n", (unsigned long long)job->named_ms_max);
     fprintf(out, "left behind                   %u\n", left_behind);
-    fprintf(out, "%s\n", ok ? "all is as it must be" : "FAILED: `make chaos SEED=...` with this seed does the same again");
+    fprintf(out, "%s\n",
+            ok ? "all is as it must be" : "FAILED: `make chaos SEED=...` with this seed does the same again");
     return ok;
 }
 
@@ -149,13 +151,14 @@ int report_json(const struct chaos_run *run, const char *path, uint32_t left_beh
         collect(run, &chaos_actions[a], pauses);
         json_object_set_new(faults, chaos_actions[a].name,
                             json_pack("{s:i,s:I,s:I,s:I}", "times", (int)pauses->n_faults, "pause_ms_p50",
-                                      (json_int_t)quantile(pauses, 50), "pause_ms_p99", (json_int_t)quantile(pauses, 99),
-                                      "pause_ms_max", (json_int_t)quantile(pauses, 100)));
+                                      (json_int_t)quantile(pauses, 50), "pause_ms_p99",
+                                      (json_int_t)quantile(pauses, 99), "pause_ms_max",
+                                      (json_int_t)quantile(pauses, 100)));
     }
     free(pauses);
-    root = json_pack("{s:I,s:b,s:o,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:i}", "seed", (json_int_t)run->seed, "ok", (int)ok,
-                     "faults", faults, "steps", (json_int_t)job->steps, "epochs", (json_int_t)job->attempts, "samples_in",
-                     (json_int_t)job->samples_in, "samples_out", (json_int_t)job->samples_out, "lost",
+    root = json_pack("{s:I,s:b,s:o,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:i}", "seed", (json_int_t)run->seed, "ok",
+                     (int)ok, "faults", faults, "steps", (json_int_t)job->steps, "epochs", (json_int_t)job->attempts,
+                     "samples_in", (json_int_t)job->samples_in, "samples_out", (json_int_t)job->samples_out, "lost",
                      (json_int_t)job->lost, "doubled", (json_int_t)job->doubled, "corrupt",
                      (json_int_t)(job->corrupt + job->strays), "undue", (json_int_t)job->undue, "not_named",
                      (json_int_t)job->not_named, "named_ms_max", (json_int_t)job->named_ms_max, "left_behind",

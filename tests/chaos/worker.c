@@ -18,9 +18,9 @@
 #include "poise.h"
 
 #define COMPUTE_NS 3000000 /* of a step: the pipeline works ahead in it */
-#define SHORT_NS   100000000 /* memory was short: again after this, */
-#define SHORT_TIMES 300      /* at most so often in all */
-#define SYNC_NS    300000  /* between two looks at who is there */
+#define SHORT_NS 100000000 /* memory was short: again after this, */
+#define SHORT_TIMES 300    /* at most so often in all */
+#define SYNC_NS 300000     /* between two looks at who is there */
 
 struct worker {
     struct poise *poise;
