@@ -154,16 +154,22 @@ Test(coordinators, tcp_to_another_process_balances_and_shows_in_status)
     free(body);
 }
 
+/* While the ranks go on. */
+static void kill_thrice(struct test_daemon *daemon, const char *const flags[])
+{
+    for (uint32_t at = 5; at <= 25; at += 10) {
+        board_wait(board, FLAG_STEP, at);
+        test_daemon_kill(daemon);
+        test_daemon_restart(daemon, flags);
+    }
+}
+
 Test(coordinators, one_that_is_killed_and_comes_back_loses_nothing)
 {
     pid_t pid[N_RANKS];
     head_ipc(&heads[0], 0);
     start_ranks(pid, heads[0].endpoint, run_on);
-    for (uint32_t at = 5; at <= 25; at += 10) {
-        board_wait(board, FLAG_STEP, at);
-        test_daemon_kill(&heads[0].daemon);
-        test_daemon_restart(&heads[0].daemon, heads[0].flags);
-    }
+    kill_thrice(&heads[0].daemon, heads[0].flags);
     expect_all(pid);
     cr_assert(test_daemon_logged(&node, "the connection is lost") || test_daemon_logged(&node, ": connected"));
 }
@@ -173,11 +179,7 @@ Test(coordinators, a_node_that_is_killed_and_comes_back_loses_nothing)
     pid_t pid[N_RANKS];
     head_ipc(&heads[0], 0);
     start_ranks(pid, heads[0].endpoint, run_on);
-    for (uint32_t at = 5; at <= 25; at += 10) {
-        board_wait(board, FLAG_STEP, at);
-        test_daemon_kill(&node);
-        test_daemon_restart(&node, node_flags);
-    }
+    kill_thrice(&node, node_flags);
     expect_all(pid);
 }
 
